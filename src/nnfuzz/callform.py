@@ -1,0 +1,270 @@
+"""How named input tensors become a call of the model, and back: the one place that knows about parameters.
+
+A *candidate* as the user gives it may be a tensor, a tuple or a dict, nested at will. ``CallForm.of`` flattens it to
+names (``x``, ``state.h``, ``pair.0``) and remembers how to put values back into a call.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nnfuzz.errors import UsageError
+from nnfuzz.space import Batch
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """The place of a tensor in a call."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class CallForm:
+    """``positional`` and ``keyword`` are structures (dict, list, tuple) whose leaves are ``Leaf`` or constants."""
+
+    positional: tuple[Any, ...]
+    keyword: Mapping[str, Any]
+    aliases: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Input names in call order."""
+        return tuple(_leaves((*self.positional, *self.keyword.values())))
+
+    def bind(self, values: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """``(args, kwargs)`` for the model."""
+        return (
+            tuple(_fill(a, values) for a in self.positional),
+            {k: _fill(a, values) for k, a in self.keyword.items()},
+        )
+
+    def call(self, model: Callable[..., Any], values: Mapping[str, Any]) -> Any:
+        args, kwargs = self.bind(values)
+        return model(*args, **kwargs)
+
+    def resolve(self, name: str | int, what: str) -> str:
+        """The canonical name for a parameter name or an index; one sentence if there is none."""
+        key = str(name)
+        if key in self.names:
+            return key
+        if key in self.aliases:
+            return self.aliases[key]
+        raise UsageError(
+            f"{what} names the input {key!r}, but the inputs are {', '.join(self.names)}: use one of these"
+        )
+
+    def source(self, variable: str = "inputs") -> str:
+        """The arguments as Python text: ``inputs["x"], mask=inputs["mask"]``."""
+        parts = [_text(a, variable) for a in self.positional]
+        parts += [f"{k}={_text(a, variable)}" for k, a in self.keyword.items()]
+        return ", ".join(parts)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "positional": [_to_json(a) for a in self.positional],
+            "keyword": {k: _to_json(a) for k, a in self.keyword.items()},
+            "aliases": dict(self.aliases),
+        }
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> CallForm:
+        return CallForm(
+            tuple(_from_json(a) for a in data["positional"]),
+            {k: _from_json(a) for k, a in data["keyword"].items()},
+            data.get("aliases", {}),
+        )
+
+    @staticmethod
+    def of(model: Callable[..., Any], candidate: Any) -> CallForm:
+        """Decides where each part of a candidate goes.
+
+        Dict keys go to the parameters of those names where they match, the rest in order; a dict that matches no
+        name of a one-parameter model is passed whole. Tuples and single tensors go by position.
+        """
+        names, takes_any_keyword, takes_any_position = parameters(model)
+        if isinstance(candidate, dict):
+            return _of_dict(candidate, names, takes_any_keyword, takes_any_position)
+        parts = tuple(candidate) if isinstance(candidate, tuple) else (candidate,)
+        if len(parts) > len(names) and not takes_any_position:
+            raise UsageError(
+                f"the seeds hold {len(parts)} inputs but the model takes {len(names)} ({', '.join(names) or 'none'}): "
+                "give as many as it takes"
+            )
+        labels = [names[i] if i < len(names) else str(i) for i in range(len(parts))]
+        positional = tuple(_template(p, label) for p, label in zip(parts, labels, strict=True))
+        return CallForm(positional, {}, _index_aliases(positional, labels))
+
+
+def parameters(model: Callable[..., Any]) -> tuple[list[str], bool, bool]:
+    """``(names that can be given, accepts **kwargs, accepts *args)`` of a module or function."""
+    if isinstance(model, torch.jit.ScriptModule):
+        return [a.name for a in model.forward.schema.arguments if a.name != "self"], False, False
+    if isinstance(model, torch.jit.ScriptFunction):
+        return [a.name for a in model.schema.arguments], False, False
+    try:
+        found = inspect.signature(model.forward if isinstance(model, torch.nn.Module) else model)
+    except (TypeError, ValueError):
+        return [], True, True
+    kinds = [(p.name, p.kind) for p in found.parameters.values()]
+    P = inspect.Parameter
+    return (
+        [n for n, k in kinds if k in (P.POSITIONAL_ONLY, P.POSITIONAL_OR_KEYWORD, P.KEYWORD_ONLY)],
+        any(k == P.VAR_KEYWORD for _, k in kinds),
+        any(k == P.VAR_POSITIONAL for _, k in kinds),
+    )
+
+
+def flatten(candidate: Any, form: CallForm) -> Batch:
+    """The tensors of a candidate under the names of the form; raises ``UsageError`` when its structure differs."""
+    parts: list[tuple[str, Any]]
+    if isinstance(candidate, dict) and not _is_whole_dict(form):
+        known = {form.aliases.get(k, k): v for k, v in candidate.items()}
+        parts = list(known.items())
+    elif isinstance(candidate, tuple):
+        parts = list(zip(_labels(form), candidate, strict=False))
+    else:
+        parts = [(_labels(form)[0], candidate)]
+    flat: Batch = {}
+    for label, part in parts:
+        _collect(part, label, flat)
+    if set(flat) != set(form.names):
+        raise UsageError(
+            f"a seed holds the inputs {', '.join(flat) or 'none'} but the first one holds {', '.join(form.names)}: "
+            "all seeds need the same structure"
+        )
+    return {n: flat[n] for n in form.names}
+
+
+def _labels(form: CallForm) -> list[str]:
+    """The top-level label of each positional argument, recovered from its first leaf."""
+    labels = [next(iter(_leaves(a)), "").split(".")[0] for a in form.positional]
+    return labels + list(form.keyword)
+
+
+def _is_whole_dict(form: CallForm) -> bool:
+    return len(form.positional) == 1 and not form.keyword and isinstance(form.positional[0], dict)
+
+
+def _of_dict(candidate: dict[str, Any], names: list[str], any_keyword: bool, any_position: bool) -> CallForm:
+    matched = [k for k in candidate if k in names]
+    if not matched and len(names) == 1 and len(candidate) > 1:
+        label = names[0]
+        whole = _template(candidate, label)
+        aliases = {k: f"{label}.{k}" for k in candidate}
+        return CallForm((whole,), {}, aliases)
+    free = [n for n in names if n not in matched]
+    keyword, positional, aliases = {}, [], {}
+    rest = [k for k in candidate if k not in matched]
+    if not matched and (len(rest) <= len(free) or any_position):
+        positional = [_template(candidate[k], k) for k in rest]
+        aliases = {n: k for n, k in zip(free, rest, strict=False)}
+    else:
+        for key in candidate:
+            if key in matched:
+                keyword[key] = _template(candidate[key], key)
+            elif any_keyword:
+                keyword[key] = _template(candidate[key], key)
+            elif free:
+                parameter = free.pop(0)
+                keyword[parameter] = _template(candidate[key], key)
+                aliases[parameter] = key
+            else:
+                raise UsageError(
+                    f"the seeds hold {', '.join(candidate)} but the model takes {', '.join(names) or 'nothing'}: "
+                    f"there is no place for {key!r}"
+                )
+    order = list(candidate)
+    aliases |= {str(i): k for i, k in enumerate(order) if str(i) not in order}
+    return CallForm(tuple(positional), keyword, aliases)
+
+
+def _index_aliases(positional: tuple[Any, ...], labels: list[str]) -> dict[str, str]:
+    aliases = {}
+    for i, (part, label) in enumerate(zip(positional, labels, strict=True)):
+        if isinstance(part, Leaf) and str(i) != label:
+            aliases[str(i)] = label
+    return aliases
+
+
+def _template(part: Any, label: str) -> Any:
+    if isinstance(part, Tensor):
+        return Leaf(label)
+    if isinstance(part, dict):
+        return {k: _template(v, f"{label}.{k}") for k, v in part.items()}
+    if isinstance(part, list | tuple):
+        inner = [_template(v, f"{label}.{i}") for i, v in enumerate(part)]
+        return inner if isinstance(part, list) else tuple(inner)
+    if part is None or isinstance(part, bool | int | float | str):
+        return part
+    raise UsageError(
+        f"the input {label!r} is a {type(part).__name__}, but inputs are tensors, dicts or tuples of tensors, "
+        "or plain constants: convert it"
+    )
+
+
+def _collect(part: Any, label: str, into: Batch) -> None:
+    if isinstance(part, Tensor):
+        into[label] = part
+    elif isinstance(part, dict):
+        for k, v in part.items():
+            _collect(v, f"{label}.{k}", into)
+    elif isinstance(part, list | tuple):
+        for i, v in enumerate(part):
+            _collect(v, f"{label}.{i}", into)
+
+
+def _leaves(part: Any) -> list[str]:
+    if isinstance(part, Leaf):
+        return [part.name]
+    inner = part.values() if isinstance(part, dict) else part if isinstance(part, list | tuple) else ()
+    return [name for p in inner for name in _leaves(p)]
+
+
+def _fill(part: Any, values: Mapping[str, Any]) -> Any:
+    if isinstance(part, Leaf):
+        return values[part.name]
+    if isinstance(part, dict):
+        return {k: _fill(v, values) for k, v in part.items()}
+    if isinstance(part, list):
+        return [_fill(v, values) for v in part]
+    return tuple(_fill(v, values) for v in part) if isinstance(part, tuple) else part
+
+
+def _text(part: Any, variable: str) -> str:
+    if isinstance(part, Leaf):
+        return f"{variable}[{part.name!r}]"
+    if isinstance(part, dict):
+        return "{" + ", ".join(f"{k!r}: {_text(v, variable)}" for k, v in part.items()) + "}"
+    if isinstance(part, list | tuple):
+        inner = ", ".join(_text(v, variable) for v in part)
+        return f"[{inner}]" if isinstance(part, list) else f"({inner},)"
+    return repr(part)
+
+
+def _to_json(part: Any) -> Any:
+    if isinstance(part, Leaf):
+        return {"leaf": part.name}
+    if isinstance(part, dict):
+        return {"dict": {k: _to_json(v) for k, v in part.items()}}
+    if isinstance(part, list | tuple):
+        return {"list" if isinstance(part, list) else "tuple": [_to_json(v) for v in part]}
+    return {"constant": part}
+
+
+def _from_json(data: Mapping[str, Any]) -> Any:
+    ((tag, value),) = data.items()
+    if tag == "leaf":
+        return Leaf(value)
+    if tag == "dict":
+        return {k: _from_json(v) for k, v in value.items()}
+    if tag in ("list", "tuple"):
+        inner = [_from_json(v) for v in value]
+        return inner if tag == "list" else tuple(inner)
+    return value
