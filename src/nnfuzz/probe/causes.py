@@ -1,0 +1,211 @@
+"""Why an operation failed: its operands at the bad element, and the chain of operations that led to them."""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from nnfuzz.probe.regions import Element, element_at, first_index, locate_in, regions
+from nnfuzz.probe.sites import Site
+from nnfuzz.probe.watch import Record, Watch, extent, storage_of
+
+_LENGTH = 12  # links of a chain: beyond that it is the whole network and tells nothing
+
+_SHRINKING = frozenset({
+    "exp", "exp2", "softmax", "sigmoid", "pow", "square", "mul", "div", "to", "reciprocal", "rsqrt",
+    "prod", "cumprod", "erfc", "sum", "mean", "var", "std", "vector_norm", "norm",
+    "sqrt", "hypot", "log_softmax", "silu", "gelu",
+    "convolution",
+})  # fmt: skip
+_CLAMPING = frozenset({
+    "relu", "clamp", "clamp_min", "clamp_max", "threshold", "hardtanh", "hardsigmoid", "relu6",
+    "maximum", "minimum",
+})  # fmt: skip
+_SATURATING = frozenset({
+    "sigmoid", "tanh", "softmax", "erf", "cos", "sin", "hardsigmoid",
+})  # fmt: skip
+_SELECTING = frozenset({
+    "where", "max", "min", "maximum", "minimum", "amax", "amin", "gather", "index", "index_select", "cat", "stack",
+    "clone", "copy", "masked_fill",
+})  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Operand:
+    """One operand of a failed operation.
+
+    name: its name in the ATen schema. shape, dtype: of the whole tensor ((), "scalar" for a Python number).
+    low, high: smallest and largest value of the whole tensor.
+    index, value: the element that the bad output element was computed from, where it is one element;
+    near: (smallest, largest) over all elements that it was computed from (a softmax row, a matrix row).
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    low: float
+    high: float
+    index: tuple[int, ...] | None
+    value: float | complex | None
+    near: tuple[float, float]
+
+    def __str__(self) -> str:
+        if self.dtype == "scalar":
+            return f"{self.name} = {self.value}"
+        at = f", [{', '.join(map(str, self.index))}] = {self.value:.9g}" if self.index is not None else ""
+        return f"{self.name}: {self.dtype}{list(self.shape)} in [{self.low:.6g}, {self.high:.6g}]{at}"
+
+
+@dataclass(frozen=True)
+class Link:
+    """One step back towards the inputs: `site` produced `value`, `how` in a few words ("" when unremarkable).
+
+    The last link of a complete chain has `site` None and `how` naming the input, parameter or constant.
+    """
+
+    site: Site | None
+    value: float | complex
+    how: str
+
+    def __str__(self) -> str:
+        who = str(self.site) if self.site is not None else "input"
+        return f"{self.value:.6g} from {who}{': ' + self.how if self.how else ''}"
+
+
+def bad_index(watch: Watch, record: Record) -> tuple[int, ...]:
+    """Index of the first element of the record's output that is its own fault."""
+    out = record.outputs[record.bad_output].detach()
+    operands = watch.operands(record)
+    if any(not math.isfinite(v) for t in operands for v in extent(t)):
+        mask = out.isnan()
+        if not mask.any():  # a new infinity beside deliberate ones
+            mask = out.isinf()
+            for t in operands:
+                mask = mask & torch.isfinite(t.detach()) if t.dim() <= out.dim() else mask
+        return first_index(mask if mask.any() else ~torch.isfinite(out))
+    return first_index(~torch.isfinite(out))
+
+
+def operands_of(watch: Watch, record: Record, index: tuple[int, ...]) -> tuple[Operand, ...]:
+    """Summaries of all numeric operands of `record` for its output element `index`."""
+    found: list[Operand] = []
+    for name, value, region in regions(watch, record, index):
+        if not isinstance(value, Tensor):
+            number = float(value)
+            found.append(Operand(name, (), "scalar", number, number, (), number, (number, number)))
+            continue
+        low, high = extent(value)
+        single = region.numel() == 1
+        at = locate_in(value, element_at(region, 0)) if single else None
+        found.append(
+            Operand(
+                name, tuple(value.shape), str(value.dtype).removeprefix("torch."), low, high, at,
+                region.flatten()[0].item() if single else None, extent(region),
+            )
+        )  # fmt: skip
+    return tuple(found)
+
+
+def chain_of(watch: Watch, record: Record, index: tuple[int, ...], names: Mapping[int, str]) -> tuple[Link, ...]:
+    """Back from the bad element of `record` to the inputs; `names`: storage → name of an input or parameter."""
+    links: list[Link] = []
+    for _ in range(_LENGTH):
+        culprit = _culprit(watch, record, index)
+        if culprit is None:
+            break
+        tensor, element = culprit
+        value = element.value
+        producer = _producer(watch, tensor, element, before=record.index)
+        if producer is None:
+            name = names.get(storage_of(tensor), "a constant" if tensor.numel() == 1 else "a tensor made outside")
+            links.append(Link(None, value, f"{_exact(value)}{name}{list(locate_in(tensor, element) or ())}"))
+            break
+        record, _, index = producer
+        links.append(Link(record.site, value, _how(watch, record, index, value)))
+    return tuple(links)
+
+
+def _exact(value: float | complex) -> str:
+    return "exact zero in " if value == 0 else "infinity in " if abs(value) == math.inf else ""
+
+
+def _culprit(watch: Watch, record: Record, index: tuple[int, ...]) -> tuple[Tensor, Element] | None:
+    """The operand element to blame: the most extreme one, among those that a computation produced if possible."""
+    best: tuple[tuple[int, float], Tensor, Element] | None = None
+    for name, value, region in regions(watch, record, index):
+        if not isinstance(value, Tensor) or not value.is_floating_point() or region.numel() == 0:
+            continue
+        flat = region.detach().flatten()
+        size = flat.double().abs()
+        place = int(size.nan_to_num(math.inf).argmax())
+        denominator = record.facts.base in ("div", "remainder", "fmod", "atan2") and name == "other"
+        if denominator or record.facts.base in ("log", "rsqrt", "reciprocal", "sqrt", "pow", "log2", "log10"):
+            place = int(size.argmin())
+        x = float(flat[place])
+        computed = storage_of(value) in watch.writers
+        rank = 3 if not math.isfinite(x) else 2 if denominator and abs(x) < 1 else int(computed)
+        score = (rank, abs(x) if x == x and rank != 2 else math.inf)
+        if best is None or score > best[0]:
+            best = (score, value, element_at(region, place))
+    return None if best is None else (best[1], best[2])
+
+
+def _producer(watch: Watch, t: Tensor, element: Element, before: int) -> tuple[Record, int, tuple[int, ...]] | None:
+    """The last record before `before` that wrote this element, which of its outputs, and the index in it."""
+    for number in reversed(watch.writers.get(storage_of(t), [])):
+        if number >= before:
+            continue
+        record = watch.records[number]
+        for i, out in enumerate(record.outputs):
+            if storage_of(out) == storage_of(t) and (index := locate_in(out, element)) is not None:
+                return record, i, index
+    return None
+
+
+def _how(watch: Watch, record: Record, index: tuple[int, ...], value: float | complex) -> str:
+    """How an operation came to yield a remarkable value; "" if the value is ordinary."""
+    name = record.facts.name
+    numbers = list(_numbers(watch, record, index))
+    dtype = str(record.outputs[0].dtype).removeprefix("torch.")
+    if value != value:
+        return "not a number"
+    if abs(value) == math.inf:
+        return "mask or constant, infinite by design" if record.facts.designs and not record.candidate else "overflow"
+    if value == 0 and name in _CLAMPING:
+        bounds = [b for b in numbers if b != 0 and abs(b) < 1 and torch.tensor(b, dtype=record.outputs[0].dtype) == 0]
+        return f"clamp, but its bound {bounds[-1]:g} is 0 in {dtype}" if bounds else "clamp"
+    if value == 0 and name in ("sub", "add", "rsub") and any(numbers):
+        return "cancellation: equal operands"
+    if value == 0 and name in _SHRINKING:
+        return "from exact zeros" if _from_zeros(name, numbers) else f"underflow in {dtype}"
+    if abs(value) == 1 and name in _SATURATING:
+        return f"saturation: rounds to {value:g} in {dtype}"
+    if isinstance(value, float) and value < 0 and name in ("sub", "rsub"):
+        return "cancellation below zero" if numbers and abs(value) < 1e-3 * max(map(abs, numbers)) else "negative"
+    if name in _CLAMPING:
+        return "clamp" if any(n == value for n in numbers[1:]) else ""
+    return "selected" if value == 0 and name in _SELECTING else ""
+
+
+def _from_zeros(name: str, numbers: list[float]) -> bool:
+    """Whether a zero result is exact, not an underflow: a zero factor, or nothing but zeros."""
+    if name in ("mul", "sqrt", "pow", "square", "to"):
+        return any(n == 0 for n in numbers)
+    if name == "div":
+        return bool(numbers) and numbers[0] == 0
+    return not any(numbers)
+
+
+# Python numbers among the arguments that are operands; the others (ord, exponent, alpha) are settings.
+_SCALAR_OPERANDS = frozenset({"self", "other", "min", "max", "value", "threshold"})
+
+
+def _numbers(watch: Watch, record: Record, index: tuple[int, ...]) -> Iterator[float]:
+    """Extreme operand values (tensor elements and scalars) from which output element `index` was computed."""
+    for name, value, region in regions(watch, record, index):
+        if isinstance(value, Tensor):
+            yield from dict.fromkeys(extent(region)) if region.numel() else ()
+        elif name in _SCALAR_OPERANDS:
+            yield float(value)

@@ -1,0 +1,220 @@
+"""The first operation that went wrong: finite numbers in, something non-finite out.
+
+`torch.autograd.detect_anomaly` looks at gradients only, for NaN only, and so it names a neighbour when the gradient
+became infinite one operation earlier. Here every operation of the forward and of the backward pass is looked at, NaN
+and infinity alike, and only an operation whose badness *arrives* somewhere is reported (see `watch`).
+"""
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
+
+from nnfuzz.probe.causes import Link, Operand, bad_index, chain_of, operands_of
+from nnfuzz.probe.modules import (
+    ModuleStack,
+    find_modules,
+    graph_modules,
+    module_paths,
+    restored_buffers,
+    restored_random_state,
+)
+from nnfuzz.probe.sites import Locator, Site
+from nnfuzz.probe.watch import Record, Symptom, Watch, storage_of, symptom
+
+Reached = Literal["forward", "backward", "exception"]
+
+
+@dataclass(frozen=True)
+class BadOp:
+    """The first bad operation of a run.
+
+    site:     where. For the backward pass the forward call whose gradient failed, `site.op` its operation.
+    symptom:  of the first bad element of the operation's output.
+    detail:   which operation of the gradient failed ("div in SqrtBackward0"); "" in the forward pass.
+    index:    of that element in the output.
+    operands: what the operation read.
+    chain:    back to the inputs: what produced the offending operand, what produced that, …
+    reached:  where the program itself shows it: in its outputs, only in gradients, or by raising; None if absorbed.
+    shows:    what is seen there.
+    absorbed: it vanished again (1/inf = 0, hidden by `where`); only with watch="internal".
+    """
+
+    site: Site
+    symptom: Symptom
+    detail: str
+    index: tuple[int, ...]
+    operands: tuple[Operand, ...]
+    chain: tuple[Link, ...]
+    reached: Reached | None
+    shows: Symptom | None
+    absorbed: bool = False
+
+    def __str__(self) -> str:
+        lines = [f"{self.symptom} from {self.site}" + (f" [{self.detail}]" if self.detail else "")]
+        lines += [f"  {o}" for o in self.operands]
+        lines += [f"  <- {link}" for link in self.chain]
+        return "\n".join(lines)
+
+
+def first_bad(
+    fn: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    backward: bool = False,
+    params: Sequence[Tensor] = (),
+    watch: Literal["outputs", "internal"] = "outputs",
+) -> BadOp | None:
+    """Run `fn(*args, **kwargs)` once and return the first bad operation, or None.
+
+    backward: also differentiate the sum of all floating outputs with respect to the floating tensors in `args` and
+              `kwargs` (nested containers too), the parameters of reachable modules and `params`.
+    watch:    "outputs": only what reaches an output or a gradient. "internal": also infinities that later vanish.
+
+    Nothing stays behind: arguments are copied, buffers and random states restored, no `.grad` is written.
+    """
+    kwargs = dict(kwargs or {})
+    roots = find_modules(fn, (*args, *kwargs.values()))
+    copies, leaves, names = _copied((tuple(args), kwargs), backward)
+    parameters: dict[int, Tensor] = {id(p): p for root in roots.values() for p in root.parameters() if p.requires_grad}
+    parameters |= {id(p): p for p in params if p.requires_grad}
+    names |= _parameter_names(roots)
+    modules = ModuleStack(roots)
+    recorder = Watch(Locator(call.__code__, graph_modules(roots)), modules)
+    with ExitStack() as stack:
+        stack.enter_context(restored_random_state())
+        stack.enter_context(restored_buffers(list(roots.values())))
+        stack.enter_context(eager())
+        stack.enter_context(modules.entered())
+        end = _run(recorder, fn, copies, [*leaves, *parameters.values()] if backward else [])
+        return _verdict(recorder, end, names, watch)
+
+
+def call(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Call the user's program. Frames outside this one are not the user's: the Locator stops here."""
+    return fn(*args, **kwargs)
+
+
+def eager() -> Any:
+    """Context in which torch.compile'd functions run uncompiled, so that their operations are seen."""
+    if "torch._dynamo" in sys.modules:
+        return torch.compiler.set_stance("force_eager")
+    return ExitStack()
+
+
+# ---------------------------------------------------------------------------------------------------- the run
+
+
+@dataclass(frozen=True)
+class _End:
+    """Where badness arrived: nowhere if `reached` is None."""
+
+    reached: Reached | None
+    shows: Symptom | None = None
+    origins: frozenset[int] = frozenset()
+
+
+def _run(recorder: Watch, fn: Callable[..., Any], copies: tuple[Any, Any], leaves: list[Tensor]) -> _End:
+    try:
+        with recorder:
+            outputs = call(fn, *copies)
+    except Exception:
+        # A library that notices NaN raises (multinomial, distributions); what it noticed is the finding.
+        if not recorder.candidates():
+            raise
+        origins = recorder.failed or frozenset({recorder.candidates()[0].index})
+        return _End("exception", None, origins)
+    floating = [t for t in tree_leaves(outputs) if isinstance(t, Tensor) and (t.is_floating_point() or t.is_complex())]
+    end = _arrived(recorder, floating, "forward")
+    roots = [t for t in floating if t.requires_grad]
+    if end.reached or not leaves or not roots:
+        return end
+    ones = [torch.ones_like(t) for t in roots]
+    with recorder:
+        gradients = torch.autograd.grad(roots, leaves, ones, allow_unused=True)
+    return _arrived(recorder, [g for g in gradients if g is not None], "backward")
+
+
+def _arrived(recorder: Watch, tensors: list[Tensor], where: Reached) -> _End:
+    seen = [(t, s) for t in tensors if (s := symptom(t))]
+    if not seen:
+        return _End(None)
+    shows = next((s for _, s in seen if s == "nan"), seen[0][1])
+    return _End(where, shows, frozenset().union(*(recorder.origins_of(t) for t, _ in seen)))
+
+
+def _verdict(recorder: Watch, end: _End, names: Mapping[int, str], watch: str) -> BadOp | None:
+    if end.origins:
+        return _describe(recorder, recorder.records[min(end.origins)], end, names)
+    candidates = recorder.candidates()
+    if watch == "internal" and candidates:
+        return _describe(recorder, candidates[0], _End(None), names)
+    return None
+
+
+def _describe(recorder: Watch, record: Record, end: _End, names: Mapping[int, str]) -> BadOp:
+    index = bad_index(recorder, record)
+    value = record.outputs[record.bad_output].detach()[index]
+    return BadOp(
+        site=record.site,
+        symptom=symptom(value) or "nan",
+        detail=record.detail,
+        index=index,
+        operands=operands_of(recorder, record, index),
+        chain=chain_of(recorder, record, index, names),
+        reached=end.reached,
+        shows=end.shows,
+        absorbed=end.reached is None,
+    )
+
+
+# ---------------------------------------------------------------------------------------------------- arguments
+
+
+def _copied(tree: tuple[Any, Any], backward: bool) -> tuple[tuple[Any, Any], list[Tensor], dict[int, str]]:
+    """Copies of all tensors in `tree`, the leaves to differentiate by, and names by storage.
+
+    The program gets a copy of each leaf, not the leaf itself: it may work in place. A tensor given twice stays one.
+    """
+    memo: dict[int, Tensor] = {}
+    leaves: list[Tensor] = []
+    names: dict[int, str] = {}
+
+    def copy(x: Any) -> Any:
+        if not isinstance(x, Tensor) or isinstance(x, nn.Parameter):
+            return x
+        if id(x) not in memo:
+            floating = x.is_floating_point() or x.is_complex()
+            leaf = x.detach().clone().requires_grad_(floating and (backward or x.requires_grad))
+            if floating and backward:
+                leaves.append(leaf)
+            given = leaf.clone() if leaf.requires_grad else leaf
+            memo[id(x)] = given
+        return memo[id(x)]
+
+    copies: tuple[Any, Any] = tree_map(copy, tree)
+    args, kwargs = copies
+    for label, part in (*enumerate(args), *kwargs.items()):
+        for t in tree_flatten(part)[0]:
+            if isinstance(t, Tensor):
+                names[storage_of(t)] = f"input {label}"
+    return copies, leaves, names
+
+
+def _parameter_names(roots: Mapping[str, nn.Module]) -> dict[int, str]:
+    paths = module_paths(roots)
+    names: dict[int, str] = {}
+    for root in roots.values():
+        for module in root.modules():
+            prefix = paths.get(id(module), "")
+            for kind, held in (("parameter", module._parameters), ("buffer", module._buffers)):
+                for name, t in held.items():
+                    if t is not None and t.layout is torch.strided:
+                        names[storage_of(t)] = f"{kind} {prefix + '.' if prefix else ''}{name}"
+    return names
