@@ -1,0 +1,106 @@
+"""MODEL on the command line → a callable of tensors.
+
+``file.py:attr`` and ``pkg.mod:attr`` name an ``nn.Module``, a function of tensors, or a factory of either (a callable
+without required parameters, or a Module class that can be built without arguments). Files: ``.pt2``, TorchScript.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from nnfuzz.errors import UsageError
+from nnfuzz.loading.files import load_model_file
+from nnfuzz.loading.formats import FOREIGN
+from nnfuzz.loading.guard import user_code
+from nnfuzz.loading.objects import folder_of, load_object
+from nnfuzz.loading.seeded import seeded
+
+Model = Callable[..., Any]
+
+
+def load_model(spec: str, trust: bool = False) -> Model:
+    """The model that ``spec`` names.
+
+    torch's random numbers are seeded with 0 while the model is built (and put back afterwards), so that weights
+    drawn at random are the same when a finding is rerun.
+
+    Args:
+        spec: ``file.py:attr``, ``pkg.mod:attr`` or a path.
+        trust: whether a file that may run code when opened (a pickle) may be opened.
+    """
+    path = Path(spec)
+    with seeded(0):
+        if path.suffix != ".py" and path.exists():
+            return load_model_file(path, trust)
+        if path.suffix in FOREIGN:
+            raise UsageError(f"there is no file {path}")
+        if ":" not in spec and path.suffix in (".pt", ".pt2", ".pth"):
+            raise UsageError(f"there is no file {path}")
+        return as_model(load_object(spec, "the model"), spec)
+
+
+def as_model(found: Any, spec: str) -> Model:
+    """A module, a function of tensors, or what a factory makes."""
+    if isinstance(found, torch.export.ExportedProgram):
+        return found.module()
+    if isinstance(found, type):
+        return _built(found, spec)
+    if isinstance(found, torch.nn.Module):
+        return found
+    if not callable(found):
+        raise UsageError(f"{spec} is {_kind(found)}, but a model is an nn.Module or a function of tensors")
+    if not is_factory(found):
+        return found  # type: ignore[no-any-return]
+    made = _call(found, spec)
+    if isinstance(made, torch.export.ExportedProgram):
+        return made.module()
+    if not callable(made) or isinstance(made, type):
+        raise UsageError(
+            f"{spec}() takes no inputs and gave {_kind(made)}, but a factory makes an nn.Module or a function"
+        )
+    return made  # type: ignore[no-any-return]
+
+
+def is_factory(found: Callable[..., Any]) -> bool:
+    """A callable with no required parameters and no ``*args``: calling it without inputs makes the model."""
+    try:
+        parameters = inspect.signature(found).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    takes = [p for p in parameters if p.default is p.empty and p.kind is not p.VAR_KEYWORD]
+    return not takes
+
+
+def _built(cls: type, spec: str) -> Model:
+    if not any("__call__" in vars(base) for base in cls.__mro__):
+        raise UsageError(f"{spec} is the class {cls.__name__}, but a model is an nn.Module or a function of tensors")
+    try:
+        parameters = inspect.signature(cls).parameters.values()
+    except (TypeError, ValueError):
+        parameters = {}.values()
+    need = [p.name for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    if need:
+        raise UsageError(
+            f"the class {spec} needs {', '.join(need)} to be built: name an instance, or a function that makes one"
+        )
+    made = _call(cls, spec)
+    if not callable(made):
+        raise UsageError(f"{spec} makes {_kind(made)}, but a model is an nn.Module or a function of tensors")
+    return made  # type: ignore[no-any-return]
+
+
+def _call(factory: Callable[[], Any], spec: str) -> Any:
+    with user_code(f"{spec}()", folder_of(spec)):
+        return factory()
+
+
+def _kind(found: Any) -> str:
+    name = type(found).__name__
+    if isinstance(found, dict) and found and all(isinstance(v, torch.Tensor) for v in found.values()):
+        return "a dict of tensors"
+    return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}" if found is not None else "None"
