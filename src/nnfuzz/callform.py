@@ -104,21 +104,17 @@ class CallForm:
 
 def parameters(model: Callable[..., Any]) -> tuple[list[str], bool, bool]:
     """``(names that can be given, accepts **kwargs, accepts *args)`` of a module or function."""
-    if isinstance(model, torch.jit.ScriptModule):
-        return [a.name for a in model.forward.schema.arguments if a.name != "self"], False, False
-    if isinstance(model, torch.jit.ScriptFunction):
-        return [a.name for a in model.schema.arguments], False, False
+    scripted: Any = getattr(model, "forward", None) if isinstance(model, torch.jit.ScriptModule) else model
+    if isinstance(model, torch.jit.ScriptModule | torch.jit.ScriptFunction):
+        return [a.name for a in scripted.schema.arguments if a.name != "self"], False, False
     try:
         found = inspect.signature(model.forward if isinstance(model, torch.nn.Module) else model)
     except (TypeError, ValueError):
         return [], True, True
     kinds = [(p.name, p.kind) for p in found.parameters.values()]
-    P = inspect.Parameter
-    return (
-        [n for n, k in kinds if k in (P.POSITIONAL_ONLY, P.POSITIONAL_OR_KEYWORD, P.KEYWORD_ONLY)],
-        any(k == P.VAR_KEYWORD for _, k in kinds),
-        any(k == P.VAR_POSITIONAL for _, k in kinds),
-    )
+    stars = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+    any_keyword, any_position = (any(k == star for _, k in kinds) for star in stars)
+    return [n for n, k in kinds if k not in stars], any_keyword, any_position
 
 
 def flatten(candidate: Any, form: CallForm) -> Batch:
@@ -164,12 +160,10 @@ def _of_dict(candidate: dict[str, Any], names: list[str], any_keyword: bool, any
     rest = [k for k in candidate if k not in matched]
     if not matched and (len(rest) <= len(free) or any_position):
         positional = [_template(candidate[k], k) for k in rest]
-        aliases = {n: k for n, k in zip(free, rest, strict=False)}
+        aliases = dict(zip(free, rest, strict=False))
     else:
         for key in candidate:
-            if key in matched:
-                keyword[key] = _template(candidate[key], key)
-            elif any_keyword:
+            if key in matched or (any_keyword and not free):
                 keyword[key] = _template(candidate[key], key)
             elif free:
                 parameter = free.pop(0)

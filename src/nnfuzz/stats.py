@@ -40,7 +40,8 @@ class Stats:
         radius: the novelty radius in force (NaN without coverage).
         best_score: highest objective score seen, −inf before the first.
         last_novel, last_finding: ``seconds`` at that moment.
-        stopped: why the run ended ("max-inputs", "max-time", "first-finding", "interrupted", "exhausted"), "" while running.
+        stopped: why the run ended ("max-inputs", "max-time", "first-finding", "interrupted");
+            "" while running.
     """
 
     seed: int = 0

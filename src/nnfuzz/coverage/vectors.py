@@ -1,0 +1,117 @@
+"""Coverage vectors: the last hidden activation and the outputs, or TensorFuzz's two (raw logits, sum of |logits|)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from nnfuzz.coverage.base import COVERAGES
+from nnfuzz.errors import UsageError
+from nnfuzz.targets.base import Trace
+
+MOST_DIMENSIONS = 32
+"""Wider vectors are projected. By Johnson and Lindenstrauss, 32 Gaussian directions keep a distance within about a
+quarter; that is finer than the radius needs to be, and half the look-up cost of 64."""
+
+WIDE = 4096
+"""An activation with more elements than this is averaged over its trailing (spatial or time) axes first."""
+
+FAR = 1e6
+"""Vectors are clipped here, in seed standard deviations, so that squared distances stay finite in float32."""
+
+
+class _Projected:
+    """Shared machinery: features → scaled by the seeds' spread → at most ``MOST_DIMENSIONS`` numbers."""
+
+    scaled = True
+
+    def __init__(self) -> None:
+        self._matrix: Tensor | None = None
+        self._offset: Tensor | None = None
+        self._width: int | None = None
+
+    def features(self, trace: Trace) -> Tensor:
+        raise NotImplementedError
+
+    def fit(self, trace: Trace, seed: int) -> None:
+        features = self.features(trace).nan_to_num(0.0, FAR, -FAR)
+        width = self._width = features.shape[1]
+        scale = _scale(features) if self.scaled else torch.ones(width, device=features.device)
+        self._offset = features.mean(0) if self.scaled else torch.zeros(width, device=features.device)
+        if width > MOST_DIMENSIONS:
+            generator = torch.Generator().manual_seed(seed)
+            directions = torch.randn(width, MOST_DIMENSIONS, generator=generator).to(features.device)
+            self._matrix = directions / (scale[:, None] * width**0.5)
+        elif self.scaled:
+            self._matrix = torch.diag(1 / scale)
+
+    def vectors(self, trace: Trace) -> Tensor:
+        features = self.features(trace)
+        if self._width is not None and features.shape[1] != self._width:
+            features = _fit_width(features, self._width)
+        if self._matrix is not None:
+            assert self._offset is not None
+            features = (features - self._offset) @ self._matrix
+        return features.nan_to_num_(0.0, FAR, -FAR).clamp_(-FAR, FAR)
+
+
+@COVERAGES.register("auto")
+class HiddenAndOutputs(_Projected):
+    """The tapped layers (by default the last hidden activation) and all outputs, each pooled to one row a candidate."""
+
+    def features(self, trace: Trace) -> Tensor:
+        parts = [*trace.layers.values(), *trace.outputs.values()]
+        return torch.cat([_flat(t) for t in parts], 1)
+
+
+@COVERAGES.register("logits")
+class RawLogits(_Projected):
+    """TensorFuzz's coverage for disagreements: the raw first output, not scaled."""
+
+    scaled = False
+
+    def features(self, trace: Trace) -> Tensor:
+        return _flat(_first_output(trace)).clone()
+
+
+@COVERAGES.register("abs-logits")
+class SumOfAbsoluteLogits(_Projected):
+    """TensorFuzz's coverage for NaN: the sum of absolute values of the first output, one number."""
+
+    scaled = False
+
+    def features(self, trace: Trace) -> Tensor:
+        return _flat(_first_output(trace)).abs().sum(1, keepdim=True)
+
+
+def _first_output(trace: Trace) -> Tensor:
+    for t in trace.outputs.values():
+        if t.is_floating_point():
+            return t
+    raise UsageError("this coverage needs a floating-point output, but the model has none: use another --coverage")
+
+
+def _flat(t: Tensor) -> Tensor:
+    """(batch, ...) of any dtype → (batch, d) float32, averaged over trailing axes where it is very wide."""
+    if t.is_complex():
+        t = torch.view_as_real(t)
+    t = t.float()
+    if t.dim() == 1:
+        return t[:, None]
+    while t.dim() > 2 and t[0].numel() > WIDE:
+        t = t.mean(-1)
+    return t.flatten(1)
+
+
+def _fit_width(features: Tensor, width: int) -> Tensor:
+    """Candidates of other shapes give wider or narrower features: cut, or filled with zeros."""
+    if features.shape[1] > width:
+        return features[:, :width]
+    return torch.nn.functional.pad(features, (0, width - features.shape[1]))
+
+
+def _scale(features: Tensor) -> Tensor:
+    """The seeds' standard deviation per feature; with few seeds their magnitude, and never (nearly) zero."""
+    spread = features.std(0, correction=0) if len(features) >= 4 else features.abs().mean(0)
+    typical = spread[spread > 0].median() if bool((spread > 0).any()) else torch.ones((), device=features.device)
+    return spread.clamp(min=float(typical) * 0.1 + 1e-12)

@@ -1,0 +1,187 @@
+"""Comparisons of two models' outputs. Each gives, per candidate: do they disagree, is it a mere tie, how near is it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nnfuzz.errors import UsageError
+from nnfuzz.objectives.base import flat, floating
+
+Named = dict[str, Tensor]
+TIE = 1e-6
+"""Top-2 margins below this share of the top value, on both sides, make a disagreement a tie."""
+
+
+@dataclass
+class Compared:
+    """Per candidate, ``(batch,)`` each. ``labels`` (int64 pairs as one key) tell disagreements apart."""
+
+    differ: Tensor
+    tie: Tensor
+    score: Tensor | None = None
+    keys: Tensor | None = None
+    margin_a: Tensor | None = None
+    margin_b: Tensor | None = None
+    answer_a: Tensor | None = None
+    answer_b: Tensor | None = None
+
+
+Comparison = Callable[[Named, Named], Compared]
+
+
+def comparison(spec: str | Callable[..., Any], unit: str = "sample") -> Comparison:
+    """From ``argmax``, ``argmax:AXIS``, ``topk:K``, ``threshold:T``, ``allclose:ATOL,RTOL``, ``cosine:C``, or a
+    function of both models' outputs that returns a bool mask or ``(mask, score)``."""
+    if callable(spec):
+        return _custom(spec)
+    name, _, rest = spec.partition(":")
+    try:
+        if name == "argmax":
+            return _argmax(int(rest) if rest else None)
+        if name == "topk":
+            return _topk(int(rest or 5))
+        if name == "threshold":
+            return _threshold(float(rest or 0.5))
+        if name == "allclose":
+            numbers = [float(v) for v in rest.split(",")] if rest else [1e-5, 1e-3]
+            return _allclose(numbers[0], numbers[1] if len(numbers) > 1 else 0.0)
+        if name == "cosine":
+            return _cosine(float(rest or 0.99))
+    except ValueError:
+        raise UsageError(f"the comparison {spec!r} has a parameter that is not a number: write, say, topk:5") from None
+    raise UsageError(
+        f"the comparison {spec!r} is not known: choose argmax, topk:5, threshold:0.5, allclose:1e-3,1e-2 (absolute, "
+        "relative), cosine:0.99, or pkg.mod:function"
+    )
+
+
+def main_output(outputs: Named) -> Tensor:
+    """The output that answers the question: ``logits`` where there is one, else the first floating one."""
+    named = floating(outputs)
+    if not named:
+        raise UsageError("the model has no floating-point output to compare: use --compare pkg.mod:function")
+    return next((t for n, t in named.items() if n.rpartition(".")[2] == "logits"), next(iter(named.values())))
+
+
+def top2(outputs: Named, axis: int | None) -> tuple[Tensor, Tensor]:
+    """``(label, margin)``, each ``(batch, positions)``; the margin is relative to the larger of the top two."""
+    scores = main_output(outputs)
+    if axis is None:
+        axis = 1 if scores.dim() in (2, 4, 5) else -1
+    if scores.dim() < 2 or scores.shape[axis] < 2:
+        raise UsageError(
+            f"argmax needs at least two classes, but the output has shape {tuple(scores.shape)} (first axis: "
+            "candidates): use --compare threshold:0.5 or allclose:1e-3,1e-2"
+        )
+    values, labels = scores.float().topk(2, dim=axis)
+    first, second = values.select(axis, 0), values.select(axis, 1)
+    margin = (first - second) / torch.maximum(first.abs(), second.abs()).clamp(min=1e-30)
+    return flat(labels.select(axis, 0)), flat(margin)
+
+
+def _argmax(axis: int | None) -> Comparison:
+    def compare(a: Named, b: Named) -> Compared:
+        (label_a, margin_a), (label_b, margin_b) = top2(a, axis), top2(b, axis)
+        other = label_a != label_b
+        real = other & ((margin_a > TIE) | (margin_b > TIE))
+        near = torch.minimum(margin_a, margin_b).nan_to_num(0.0)
+        if label_a.shape[1] == 1:
+            column = torch.zeros(len(other), 1, dtype=torch.long, device=other.device)
+        else:
+            column = real.float().argmax(1, keepdim=True)
+
+        def at(t: Tensor) -> Tensor:
+            return t.gather(1, column)[:, 0]
+
+        return Compared(
+            differ=other.any(1),
+            tie=~real.any(1),
+            score=-near.amin(1),
+            keys=at(label_a) * 100_003 + at(label_b),
+            margin_a=at(margin_a),
+            margin_b=at(margin_b),
+            answer_a=at(label_a),
+            answer_b=at(label_b),
+        )
+
+    return compare
+
+
+def _topk(k: int) -> Comparison:
+    def compare(a: Named, b: Named) -> Compared:
+        sets, margins = [], []
+        for side in (a, b):
+            scores = main_output(side).float()
+            if scores.shape[-1] <= k:
+                raise UsageError(f"topk:{k} needs more than {k} classes, but the output has {scores.shape[-1]}")
+            values, labels = scores.topk(k + 1, dim=-1)
+            sets.append(labels[..., :k].sort(-1).values)
+            edge = (values[..., k - 1] - values[..., k]) / values[..., k - 1].abs().clamp(min=1e-30)
+            margins.append(flat(edge).amin(1) if edge.dim() > 1 else edge)
+        differ = flat((sets[0] != sets[1]).any(-1)).any(1) if sets[0].dim() > 2 else (sets[0] != sets[1]).any(1)
+        tie = (margins[0] < TIE) & (margins[1] < TIE)
+        return Compared(differ, tie, -torch.minimum(*margins).nan_to_num(0.0), margin_a=margins[0], margin_b=margins[1])
+
+    return compare
+
+
+def _threshold(level: float) -> Comparison:
+    def compare(a: Named, b: Named) -> Compared:
+        x, y = flat(main_output(a)).float(), flat(main_output(b)).float()
+        near = torch.minimum((x - level).abs(), (y - level).abs())
+        differ = ((x > level) != (y > level)).any(1)
+        column = ((x > level) != (y > level)).float().argmax(1, keepdim=True)
+        ax, by = x.gather(1, column)[:, 0], y.gather(1, column)[:, 0]
+        return Compared(
+            differ,
+            torch.zeros_like(differ),
+            -near.amin(1),
+            keys=(ax > level).long(),
+            margin_a=(ax - level).abs(),
+            margin_b=(by - level).abs(),
+            answer_a=(ax > level).long(),
+            answer_b=(by > level).long(),
+        )
+
+    return compare
+
+
+def _allclose(atol: float, rtol: float) -> Comparison:
+    def compare(a: Named, b: Named) -> Compared:
+        worst = None
+        for (_, x), (_, y) in zip(floating(a).items(), floating(b).items(), strict=False):
+            if x.shape != y.shape:
+                raise UsageError(f"allclose compares equal shapes, but A gives {tuple(x.shape)} and B {tuple(y.shape)}")
+            p, q = flat(x).double(), flat(y).double()
+            excess = ((p - q).abs() / (atol + rtol * q.abs()).clamp(min=1e-300)).nan_to_num(0.0)
+            row = excess.amax(1) if excess.shape[1] else excess.new_zeros(len(excess))
+            worst = row if worst is None else torch.maximum(worst, row)
+        if worst is None:
+            raise UsageError("allclose needs floating-point outputs on both sides: use --compare pkg.mod:function")
+        return Compared(worst > 1, torch.zeros_like(worst, dtype=torch.bool), worst.clamp(min=1e-30).log().float())
+
+    return compare
+
+
+def _cosine(least: float) -> Comparison:
+    def compare(a: Named, b: Named) -> Compared:
+        x, y = flat(main_output(a)).double(), flat(main_output(b)).double()
+        similarity = torch.nn.functional.cosine_similarity(x, y, dim=1)
+        return Compared(similarity < least, torch.zeros_like(similarity, dtype=torch.bool), -similarity.float())
+
+    return compare
+
+
+def _custom(fn: Callable[..., Any]) -> Comparison:
+    def compare(a: Named, b: Named) -> Compared:
+        from nnfuzz.objectives.property import as_given, read_answer
+
+        mask, score = read_answer(fn(as_given(a), as_given(b)), len(next(iter(a.values()))), "compare")
+        return Compared(mask, torch.zeros_like(mask), score)
+
+    return compare

@@ -1,0 +1,116 @@
+"""Non-finite numbers where the seeds give finite ones: in outputs, in watched layers, in gradients."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from nnfuzz.objectives.base import OBJECTIVES, Cause, Objective, Verdict, flat, floating
+from nnfuzz.space import Batch, size
+from nnfuzz.targets.base import Trace, Want
+
+
+@OBJECTIVES.register("nonfinite")
+class NonFinite(Objective):
+    """A hit is a NaN, or an Inf that is not there by design.
+
+    By design are infinities in the same place of an output for every seed (a mask of −inf, an unreachable label).
+
+    Args:
+        watch: "outputs", or "layers" for every leaf module's output as well.
+        backward: also look at the gradients of the summed outputs with respect to inputs and parameters.
+    """
+
+    name = "nonfinite"
+
+    def __init__(self, watch: str = "outputs", *, backward: bool = False):
+        self.want = Want(watched=watch == "layers", backward=backward)
+        self._by_design: dict[str, Tensor] = {}
+        self._probabilities: set[str] = set()
+
+    def learn(self, trace: Trace, batch: Batch) -> None:
+        for name, t in _watched(trace).items():
+            infinite = flat(t).isinf().all(0)
+            if bool(infinite.any()) and size(batch) > 1:
+                self._by_design[name] = infinite
+            if _looks_like_probabilities(t):
+                self._probabilities.add(name)
+
+    def judge(self, trace: Trace, batch: Batch) -> Verdict:
+        hits = keys = score = None
+        for bit, (name, t) in enumerate(_watched(trace).items()):
+            values = self._without_design(name, flat(t))
+            total = values.sum(1)
+            bad = ~total.isfinite()
+            if bool(bad.any()):  # the sum of finite numbers may overflow too: look at the elements of those rows
+                bad[bad.clone()] = ~values[bad].isfinite().all(1)
+            hits = bad if hits is None else hits | bad
+            keys = bad.long() << (bit % 60) if keys is None else keys | (bad.long() << (bit % 60))
+            near = self._nearness(name, values)
+            score = near if score is None else torch.maximum(score, near)
+        if hits is None or keys is None:
+            hits = torch.zeros(size(batch), dtype=torch.bool)
+            keys = hits.long()
+        return Verdict(hits, score, keys)
+
+    def cause(self, trace: Trace, batch: Batch) -> Cause:
+        found = {}
+        for name, t in _watched(trace).items():
+            symptom = symptom_of(self._without_design(name, flat(t)))
+            if symptom:
+                found[name] = symptom
+        outputs = {n: s for n, s in found.items() if not n.startswith(("gradient of ", "layer "))}
+        gradients = {n: s for n, s in found.items() if n.startswith("gradient of ")}
+        shown = outputs or gradients or found
+        symptom = next((s for s in ("nan", "+inf", "-inf") if s in shown.values()), "nan")
+        where = ", ".join(n for n, s in shown.items() if s == symptom)
+        return Cause(
+            symptom=symptom,
+            text=f"{symptom} in {where}",
+            phase="backward" if gradients and not outputs else "forward",
+            details={"nonfinite": found},
+            trace_site=True,
+        )
+
+    def _without_design(self, name: str, values: Tensor) -> Tensor:
+        design = self._by_design.get(name)
+        if design is None or design.shape[0] != values.shape[1]:
+            return values
+        return values.masked_fill(design & values.isinf(), 0)
+
+    def _nearness(self, name: str, values: Tensor) -> Tensor:
+        """How far the magnitudes are, in powers of two, toward the dtype's largest number (1.0), or, for
+        probabilities, toward its smallest (1.0)."""
+        info = torch.finfo(values.dtype)
+        if not values.shape[1]:
+            return torch.zeros(len(values), device=values.device)
+        big = values.abs().amax(1).float().clamp(min=1e-30).log2() / math.log2(info.max)
+        if name not in self._probabilities:
+            return big
+        small = torch.where(values > 0, values, 1).amin(1).float()
+        return torch.maximum(big, small.log2() / math.log2(info.smallest_normal))
+
+
+def _watched(trace: Trace) -> dict[str, Tensor]:
+    named = dict(floating(trace.outputs))
+    named |= {f"layer {n}": t for n, t in floating(trace.watched).items()}
+    named |= {f"gradient of {n}": t for n, t in floating(trace.gradients).items()}
+    return named
+
+
+def _looks_like_probabilities(t: Tensor) -> bool:
+    if t.is_complex() or t.dim() < 2 or not t.numel():
+        return False
+    near_one = (t.float().sum(-1) - 1).abs() < 1e-2
+    return bool(((t >= 0) & (t <= 1)).all()) and bool(near_one.all())
+
+
+def symptom_of(values: Tensor) -> str:
+    """ "nan" before "+inf" before "-inf"; "" when all are finite."""
+    if bool(values.isnan().any()):
+        return "nan"
+    if bool(torch.isposinf(values).any()):
+        return "+inf"
+    return "-inf" if bool(torch.isneginf(values).any()) else ""

@@ -1,0 +1,90 @@
+"""The seam for targets: something that runs a batch of candidates and says what it saw."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from nnfuzz.space import Batch, rows, size
+
+
+@dataclass
+class Trace:
+    """What one run of a batch showed.
+
+    Attributes:
+        outputs: by output name, ``(batch, ...)`` each, in the order of the model's output.
+        layers: activations by module path, ``(batch, ...)``: what the coverage asked for.
+        watched: further activations by module path that an objective asked for.
+        gradients: by input name (and ``parameters``), ``(batch, ...)``, when a backward pass was asked for.
+    """
+
+    outputs: dict[str, Tensor]
+    layers: dict[str, Tensor] = field(default_factory=dict)
+    watched: dict[str, Tensor] = field(default_factory=dict)
+    gradients: dict[str, Tensor] = field(default_factory=dict)
+
+    def rows(self, index: Tensor | slice | list[int]) -> Trace:
+        """The same for some of the candidates."""
+        return Trace(*(rows(part, index) for part in (self.outputs, self.layers, self.watched, self.gradients)))
+
+    @staticmethod
+    def cat(traces: list[Trace]) -> Trace:
+        """Traces of equal output shapes, joined."""
+        if len(traces) == 1:
+            return traces[0]
+        parts = []
+        for get in ("outputs", "layers", "watched", "gradients"):
+            dicts: list[dict[str, Tensor]] = [getattr(t, get) for t in traces]
+            parts.append({n: torch.cat([d[n] for d in dicts]) for n in dicts[0]})
+        return Trace(*parts)
+
+
+@dataclass(frozen=True)
+class Want:
+    """What a run should record besides outputs."""
+
+    layers: bool = True
+    watched: bool = False
+    backward: bool = False
+
+
+class Target(ABC):
+    """A model, or a pair of them, that takes batches of candidates.
+
+    ``unit`` is "sample" (the first axis of every input holds independent candidates) or "batch" (a candidate is a
+    whole input). ``why`` says in one sentence how that was found.
+    """
+
+    name: str
+    unit: str
+    why: str
+    device: torch.device
+    most_rows: ClassVar[int] = 2048
+
+    @abstractmethod
+    def run(self, batch: Batch, want: Want) -> Trace:
+        """Runs candidates of equal shapes together. Raises whatever the model raises."""
+
+    @abstractmethod
+    def model_input(self, candidate: Batch) -> Batch:
+        """One candidate (leading axis of 1 as in a batch) in the form in which the model takes it."""
+
+    @abstractmethod
+    def describe(self) -> str:
+        """One line for the run's header."""
+
+    def layer_shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """What ``Trace.layers`` will hold, for the header; empty when unknown."""
+        return {}
+
+
+def run_alone(target: Target, candidate: Batch, want: Want) -> Trace:
+    """One candidate by itself; ``candidate`` has a leading axis of 1."""
+    assert size(candidate) == 1
+    return target.run(candidate, want)

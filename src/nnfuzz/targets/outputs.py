@@ -1,0 +1,40 @@
+"""Whatever a model returns, as named tensors."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def named_outputs(value: Any, prefix: str = "") -> dict[str, Tensor]:
+    """Tensors of a model's return value by name: a single one is ``output``; tuples give ``0``, ``1``; dicts, named
+    tuples and dataclasses (as Hugging Face returns them) their keys, nested with dots. Numbers become tensors,
+    anything else is left out."""
+    found: dict[str, Tensor] = {}
+    _walk(value, prefix, found)
+    return found
+
+
+def _walk(value: Any, name: str, found: dict[str, Tensor]) -> None:
+    if isinstance(value, Tensor):
+        found[name or "output"] = value
+    elif isinstance(value, bool | int | float | complex):
+        found[name or "output"] = torch.as_tensor(value)
+    else:
+        for key, part in _parts(value):
+            _walk(part, f"{name}.{key}" if name else str(key), found)
+
+
+def _parts(value: Any) -> list[tuple[str, Any]]:
+    if isinstance(value, dict) or hasattr(value, "items"):
+        return [(str(k), v) for k, v in value.items()]
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return list(zip(value._fields, value, strict=True))
+    if isinstance(value, list | tuple):
+        return [(str(i), v) for i, v in enumerate(value)]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return [(f.name, getattr(value, f.name)) for f in dataclasses.fields(value)]
+    return []

@@ -1,0 +1,250 @@
+"""PyTorch models and functions: modules, functions of tensors, ``torch.export`` programs, TorchScript."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nnfuzz.callform import CallForm
+from nnfuzz.errors import ModelFailure, UsageError
+from nnfuzz.space import Batch, rows, size
+from nnfuzz.targets.base import Target, Trace, Want
+from nnfuzz.targets.drive import DRIVES, Named
+from nnfuzz.targets.outputs import named_outputs
+from nnfuzz.targets.taps import Taps, all_leaves, by_pattern, last_hidden, reachable_modules
+from nnfuzz.targets.unit import Plan
+
+GRAD_MODES: tuple[Callable[[], AbstractContextManager[Any]], ...] = (
+    torch.inference_mode,
+    torch.no_grad,
+    torch.enable_grad,
+)
+"""Tried in this order: the first under which the model runs on a seed is kept (a model may call autograd itself)."""
+
+
+class TorchTarget(Target):
+    """Runs a callable of tensors.
+
+    Args:
+        model: module or function. Modules are put into eval mode while ``session`` is open, unless ``train``.
+        form: how named inputs become a call.
+        device: where inputs go; the model's own device by default.
+        train: keep the model in training mode; buffers (BatchNorm statistics) are restored after every run.
+        layers: patterns of module paths for coverage; None takes the last hidden activation.
+    """
+
+    def __init__(
+        self,
+        model: Callable[..., Any],
+        form: CallForm,
+        *,
+        name: str = "",
+        device: str | torch.device | None = None,
+        train: bool = False,
+        layers: Sequence[str] | None = None,
+    ):
+        if not callable(model):
+            raise UsageError(f"the model is a {type(model).__name__}, but a module or a function of tensors is needed")
+        self.model, self.form, self.train, self.patterns = model, form, train, layers
+        self.name = name or _name_of(model)
+        self.device = torch.device(device) if device is not None else _device_of(model)
+        if device is not None and isinstance(model, nn.Module):
+            model.to(self.device)
+        self.unit, self.drive, self.why = "batch", "loop", ""
+        self.grad_mode = GRAD_MODES[0]
+        self._taps = Taps({})
+        self._watch_taps = Taps({})
+        self.notes: list[str] = []
+        self.parameters = _parameters_of(model)
+
+    def adopt(self, plan: Plan) -> None:
+        """Takes over what was found out about candidates, and plans the taps from a run of one seed."""
+        self.unit, self.drive, self.why = plan.unit, plan.drive, plan.why
+        first = rows(max(plan.seeds.groups, key=lambda g: len(g.index)).batch, slice(0, 1))
+        one = first if self.unit == "sample" else {n: t[0] for n, t in first.items()}
+        if self.patterns is not None:
+            self._taps = Taps(by_pattern(self.model, self.patterns))
+        else:
+            self._taps = Taps(last_hidden(self.model, lambda: self.call(one)))
+        self._watch_taps = Taps(all_leaves(self.model))
+        try:
+            self.run(first, Want())
+        except Exception:
+            # Hooks are refused by scripted modules and by some vmap-ed ones; outputs alone still guide.
+            self._taps = Taps({})
+            self.notes.append(f"{self.name}: its layers cannot be watched, so coverage sees outputs only")
+
+    @contextmanager
+    def session(self) -> Iterator[None]:
+        """Eval mode (or training mode when asked) for as long as the run lasts; the user's own modes come back."""
+        module = self.model if isinstance(self.model, nn.Module) else None
+        before = {m: m.training for m in module.modules()} if module else {}
+        if module is not None:
+            if module.training and not self.train:
+                self.notes.append(f"{self.name} was in training mode and is run in eval mode (--train keeps it)")
+            _set_mode(module, self.train)
+        else:
+            for path, used in reachable_modules(self.model).items():
+                if used.training:
+                    self.notes.append(f"{self.name} uses the module {path!r}, which is in training mode and stays so")
+        try:
+            yield
+        finally:
+            for m, mode in before.items():
+                m.training = mode
+
+    def call(self, inputs: Batch) -> Named:
+        """The model on one model input, under the run's gradient mode."""
+        with self.grad_mode():
+            return named_outputs(self.form.call(self.model, inputs))
+
+    def find_grad_mode(self, attempt: Callable[[], Any]) -> None:
+        """Keeps the first gradient mode under which ``attempt`` runs; the last error otherwise stays to be raised."""
+        for mode in GRAD_MODES:
+            self.grad_mode = mode
+            try:
+                attempt()
+                return
+            except ModelFailure:
+                continue
+        self.grad_mode = GRAD_MODES[0]
+
+    def run(self, batch: Batch, want: Want) -> Trace:
+        with self._buffers_kept():
+            if want.backward:
+                return self._run_backward(batch, want)
+            return self._split(DRIVES[self.drive](self._tapped(want), batch))
+
+    def model_input(self, candidate: Batch) -> Batch:
+        return candidate if self.unit == "sample" else {n: t[0] for n, t in candidate.items()}
+
+    def describe(self) -> str:
+        count = sum(p.numel() for p in self.parameters)
+        kind = type(self.model).__name__ if isinstance(self.model, nn.Module) else "function"
+        return f"{self.name} ({kind}{f', {count:,} parameters' if count else ''}, {self.device})"
+
+    def layer_shapes(self) -> dict[str, tuple[int, ...]]:
+        return dict.fromkeys(self._taps.plan, ())
+
+    def _tapped(self, want: Want) -> Callable[[Batch], Named]:
+        """The call that also returns activations, under ``layer:`` and ``watch:`` names, so that vmap carries them."""
+        use_layers, use_watched = want.layers and bool(self._taps.plan), want.watched
+
+        def call(inputs: Batch) -> Named:
+            with self.grad_mode():
+                if not use_layers and not use_watched:
+                    return named_outputs(self.form.call(self.model, inputs))
+                taps = Taps(
+                    ({f"layer:{n}": p for n, p in self._taps.plan.items()} if use_layers else {})
+                    | ({f"watch:{n}": p for n, p in self._watch_taps.plan.items()} if use_watched else {})
+                )
+                with taps.attached() as caught:
+                    outputs = named_outputs(self.form.call(self.model, inputs))
+                return {**outputs, **caught}
+
+        return call
+
+    def _split(self, named: Named) -> Trace:
+        trace = Trace({})
+        for name, t in named.items():
+            tag, _, rest = name.partition(":")
+            if tag == "layer":
+                trace.layers[rest] = t
+            elif tag == "watch":
+                trace.watched[rest] = t
+            else:
+                trace.outputs[name] = t
+        return trace
+
+    def _run_backward(self, batch: Batch, want: Want) -> Trace:
+        """Outputs and the gradients of their sum, one candidate (or, with independent rows, one batch) at a time."""
+        if self.unit == "sample":
+            return self._backward_once(batch, per_row=True)
+        return Trace.cat([self._backward_once(rows(batch, slice(i, i + 1)), per_row=False) for i in range(size(batch))])
+
+    def _backward_once(self, batch: Batch, *, per_row: bool) -> Trace:
+        with torch.inference_mode(False), torch.enable_grad():
+            leaves = {n: t.clone().requires_grad_() if t.is_floating_point() else t.clone() for n, t in batch.items()}
+            inputs = leaves if per_row else {n: t[0] for n, t in leaves.items()}
+            outputs = named_outputs(self.form.call(self.model, inputs))
+            live = [t for t in outputs.values() if t.requires_grad and (t.is_floating_point() or t.is_complex())]
+            wrt = {n: t for n, t in leaves.items() if t.requires_grad}
+            params = [p for p in self.parameters if p.requires_grad]
+            count = size(batch)
+            gradients = {n: torch.zeros_like(t, requires_grad=False) for n, t in wrt.items()}
+            gradients["parameters"] = torch.zeros(count, 1, device=self.device)
+            if live and (wrt or params):
+                total = torch.stack([t.sum().abs() if t.is_complex() else t.sum().double() for t in live]).sum()
+                got = torch.autograd.grad(total, [*wrt.values(), *params], allow_unused=True)
+                for name, g in zip(wrt, got, strict=False):
+                    if g is not None:
+                        gradients[name] = g.detach()
+                if any(g is not None and not bool(g.isfinite().all()) for g in got[len(wrt) :]):
+                    gradients["parameters"] = self._blame_rows(batch, gradients) if per_row else _nan_like(gradients)
+        detached = {n: t.detach() for n, t in outputs.items()}
+        return Trace(detached if per_row else {n: t[None] for n, t in detached.items()}, gradients=gradients)
+
+    def _blame_rows(self, batch: Batch, gradients: Named) -> Tensor:
+        """Which rows make the parameters' gradient non-finite: bisection, since that gradient is a sum over rows."""
+        flags = torch.zeros(size(batch), 1, device=self.device)
+        ok = torch.ones(size(batch), dtype=torch.bool, device=self.device)
+        for name, g in gradients.items():
+            if name != "parameters":
+                ok &= g.reshape(size(batch), -1).isfinite().all(1)
+        if size(batch) == 1:
+            flags[:] = torch.nan
+            return flags
+        if bool((~ok).any()):  # those rows explain it; the others are looked at without them
+            flags[~ok] = torch.nan
+            rest = ok.nonzero()[:, 0]
+            if len(rest):
+                flags[rest] = self._backward_once(rows(batch, rest), per_row=True).gradients["parameters"]
+            return flags
+        half = size(batch) // 2
+        for part in (slice(0, half), slice(half, None)):
+            flags[part] = self._backward_once(rows(batch, part), per_row=True).gradients["parameters"]
+        return flags
+
+    @contextmanager
+    def _buffers_kept(self) -> Iterator[None]:
+        if not (self.train and isinstance(self.model, nn.Module)):
+            yield
+            return
+        kept = {n: b.clone() for n, b in self.model.named_buffers()}
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for n, b in self.model.named_buffers():
+                    b.copy_(kept[n])
+
+
+def _nan_like(gradients: Named) -> Tensor:
+    return torch.full_like(gradients["parameters"], torch.nan)
+
+
+def _set_mode(module: nn.Module, train: bool) -> None:
+    with suppress(NotImplementedError):  # torch.export modules have no modes
+        module.train(train)
+
+
+def _parameters_of(model: Callable[..., Any]) -> list[nn.Parameter]:
+    seen: dict[int, nn.Parameter] = {}
+    for module in reachable_modules(model).values():
+        for p in module.parameters():
+            seen[id(p)] = p
+    return list(seen.values())
+
+
+def _device_of(model: Callable[..., Any]) -> torch.device:
+    first = next(iter(_parameters_of(model)), None)
+    return first.device if first is not None else torch.device("cpu")
+
+
+def _name_of(model: Callable[..., Any]) -> str:
+    name = getattr(model, "original_name", None) or getattr(model, "__name__", None) or type(model).__name__
+    return "lambda" if name == "<lambda>" else str(name)

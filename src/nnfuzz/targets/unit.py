@@ -1,0 +1,153 @@
+"""What is a candidate? Found by running the seeds alone and together (see DESIGN.md, "What is a candidate")."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from nnfuzz.errors import ModelFailure, UsageError
+from nnfuzz.seeds import Seeds, as_whole
+from nnfuzz.space import Batch, InputSpace, rows, size
+from nnfuzz.targets.drive import Call, Named, NotDrivable, agree, drive_rows, works
+
+PROBED = 8
+WHOLE_ROWS = 32
+"""Rows of a whole candidate when many stacked seeds turn out to depend on one another; up to twice that stay one."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """``unit`` "sample" or "batch"; ``drive`` a name in ``DRIVES``; ``squeeze`` when a candidate of stacked seeds is
+    passed without its axis (the model has no batch axis at all)."""
+
+    unit: str
+    drive: str
+    seeds: Seeds
+    why: str
+
+
+def decide(call: Call, seeds: Seeds, requested: str = "auto", *, shapes_are_whole: bool = False) -> Plan:
+    """Runs at most a few seeds. Raises ``ModelFailure`` when no way of passing them works."""
+    if requested not in ("auto", "sample", "batch"):
+        raise UsageError(f"unit is {requested!r}, but it is one of auto, sample, batch")
+    if not seeds.stacked:
+        if requested == "sample":
+            raise UsageError(
+                "unit=sample needs seeds with a first axis of candidates (a tensor or dict of tensors), "
+                "but whole candidates were given as a list: stack them, or leave unit at auto"
+            )
+        return _whole(call, seeds, "seeds were given as whole candidates")
+    if requested == "sample":
+        return _forced_sample(call, seeds)
+    if requested == "batch" or shapes_are_whole:
+        return _whole(call, as_whole(seeds, _chunk(seeds)), "asked for" if requested == "batch" else "shapes name it")
+    return _by_running(call, seeds)
+
+
+def _by_running(call: Call, seeds: Seeds) -> Plan:
+    probe = _probe_rows(seeds.groups[0].batch)
+    together, error = _attempt(call, probe)
+    singles = [_attempt(call, rows(probe, slice(i, i + 1)))[0] for i in range(min(3, size(probe)))]
+    if together is not None and all(s is not None for s in singles) and _independent(together, singles, size(probe)):
+        return Plan("sample", "rows", seeds, "each row's result is the same alone and together")
+    if together is not None:
+        why = (
+            "the model cannot run one row alone"
+            if any(s is None for s in singles)
+            else "the result of a row depends on the others, or there is one result for all of them"
+        )
+        return _whole(call, as_whole(seeds, _chunk(seeds)), why)
+    if singles and singles[0] is not None:
+        return _whole(call, as_whole(seeds, 1), "the model takes one row at a time")
+    bare = Seeds(seeds.form, seeds.groups, False, seeds.notes)
+    if _attempt(call, _first(bare))[0] is not None:
+        return _whole(call, bare, "the model has no batch axis")
+    assert error is not None
+    raise ModelFailure(f"the model fails on its own seeds: {type(error).__name__}: {_first_line(error)}") from error
+
+
+def _independent(together: Named, singles: list[Named | None], count: int) -> bool:
+    if not together or any(t.dim() == 0 or t.shape[0] != count for t in together.values()):
+        return False
+    for i, single in enumerate(singles):
+        assert single is not None
+        if any(t.dim() == 0 or t.shape[0] != 1 for t in single.values()):
+            return False
+        if not agree({n: t[i : i + 1] for n, t in together.items()}, single):
+            return False
+    return True
+
+
+def _probe_rows(batch: Batch) -> Batch:
+    """A few different rows; a lone seed is joined by its own values in another order: equal rows prove nothing."""
+    if size(batch) >= 2:
+        return rows(batch, slice(0, PROBED))
+    return {n: torch.cat([t, _other_order(t)]) for n, t in batch.items()}
+
+
+def _other_order(t: Tensor) -> Tensor:
+    return t.flip(-1) if t.dim() > 1 and t.shape[-1] > 1 else t
+
+
+def _whole(call: Call, seeds: Seeds, why: str) -> Plan:
+    _, error = _attempt(call, _first(seeds))
+    if error is not None:
+        raise ModelFailure(f"the model fails on its own seeds: {type(error).__name__}: {_first_line(error)}") from error
+    group = max(seeds.groups, key=lambda g: len(g.index))
+    probe = rows(group.batch, slice(0, 4))
+    if size(probe) < 3:
+        probe = {n: torch.cat([t, _other_order(t)] * 2)[:3] for n, t in probe.items()}
+    drive = next((d for d in ("fold", "vmap") if works(d, call, probe)), "loop")
+    return Plan("batch", drive, seeds, why)
+
+
+def _forced_sample(call: Call, seeds: Seeds) -> Plan:
+    probe = rows(seeds.groups[0].batch, slice(0, PROBED))
+    try:
+        drive_rows(call, probe)
+    except NotDrivable as error:
+        raise UsageError(f"unit=sample does not fit: {error}; use unit=batch") from None
+    except Exception as error:
+        raise ModelFailure(f"the model fails on its own seeds: {type(error).__name__}: {_first_line(error)}") from error
+    return Plan("sample", "rows", seeds, "asked for")
+
+
+def _chunk(seeds: Seeds) -> int:
+    total = len(seeds)
+    return total if total <= 2 * WHOLE_ROWS else WHOLE_ROWS
+
+
+def _first(seeds: Seeds) -> Batch:
+    return {n: t[0] for n, t in seeds.groups[0].batch.items()}
+
+
+def _attempt(call: Call, inputs: Batch) -> tuple[Named | None, Exception | None]:
+    try:
+        return call(inputs), None
+    except Exception as error:  # the model's own failure is the answer here
+        return None, error
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else "no message"
+
+
+def check_drive(call: Call, plan: Plan, space: InputSpace, generator: torch.Generator) -> Plan:
+    """Tries a fast drive again on *random* legal values, since seeds may all take the same branch of the model."""
+    if plan.drive not in ("fold", "vmap"):
+        return plan
+    group = max(plan.seeds.groups, key=lambda g: len(g.index))
+    probe = rows(group.batch, [0, 0, 0])
+    for spec in space.mutable:
+        x = probe[spec.name]
+        if spec.is_real:
+            noise = torch.rand(x.shape, generator=generator, dtype=torch.float64).to(x.device)
+            low, width = spec.low.double().to(x.device), spec.width.clamp(max=1e30).to(x.device)
+            probe[spec.name] = (low + noise * width).to(x.dtype)
+    probe = space.project(probe, space.anchors(rows(group.batch, [0, 0, 0])))
+    if works(plan.drive, call, probe):
+        return plan
+    return Plan(plan.unit, "loop", plan.seeds, plan.why)
