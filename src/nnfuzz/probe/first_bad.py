@@ -133,7 +133,8 @@ def _run(recorder: Watch, fn: Callable[..., Any], copies: tuple[Any, Any], leave
     floating = [t for t in tree_leaves(outputs) if isinstance(t, Tensor) and (t.is_floating_point() or t.is_complex())]
     end = _arrived(recorder, floating, "forward")
     roots = [t for t in floating if t.requires_grad]
-    if end.reached or not leaves or not roots:
+    # An output that is infinite on purpose (the logarithm of an empty row's sum) is no reason not to look further.
+    if end.origins or not leaves or not roots:
         return end
     ones = [torch.ones_like(t) for t in roots]
     with recorder:

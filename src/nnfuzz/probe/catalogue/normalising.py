@@ -145,7 +145,7 @@ HAZARDS = (
            "a group is constant and eps is 0", "forward", "nan",
            _row_spread, "give the normalisation an eps that its dtype can hold", _eps_is_nothing),
     Hazard("layer_norm.eps", ("native_layer_norm", "native_group_norm"), "input",
-           "a group is constant and 1/sqrt(eps) overflows", "backward", "nan", _row_spread,
+           "a group is constant and 1/sqrt(eps) overflows", "forward", "+inf", _row_spread,
            "raise eps to 1e-5 or normalise in float32", _eps_is_lost),
     Hazard("weight_norm.zero", ("_weight_norm_interface",), "v", "a row of the direction is 0", "forward", "nan",
            _row_size, "start weight-normalised layers away from 0", is_real("v")),
