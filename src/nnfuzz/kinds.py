@@ -59,7 +59,10 @@ def in_range(x: Tensor, spec: InputSpec) -> Tensor:
 
 
 def _integer(x: Tensor, spec: InputSpec) -> Tensor:
-    return clamp(x.round_() if x.is_floating_point() else x, spec)
+    if not x.is_floating_point():
+        return clamp(x, spec)
+    # Bounds need not be whole numbers themselves: [0.5, 3.5] holds 1, 2 and 3.
+    return torch.clamp(x.round_(), spec.low.to(x.device).ceil(), spec.high.to(x.device).floor())
 
 
 def _is_integer(x: Tensor, spec: InputSpec) -> Tensor:
@@ -74,7 +77,7 @@ def _choice(x: Tensor, spec: InputSpec) -> Tensor:
     if len(values) == 1:
         return torch.full_like(x, values[0].item())
     wide = values.double()
-    return values[torch.bucketize(x.double(), (wide[1:] + wide[:-1]) / 2)]
+    return values[torch.bucketize(x.double().contiguous(), wide[1:] / 2 + wide[:-1] / 2)]
 
 
 def _is_choice(x: Tensor, spec: InputSpec) -> Tensor:
@@ -95,6 +98,8 @@ def _is_onehot(x: Tensor, spec: InputSpec) -> Tensor:
 def _simplex(x: Tensor, spec: InputSpec) -> Tensor:
     """Non-negative and summing to one (within the dtype's rounding); a row of zeros becomes uniform."""
     wide = x.double().clamp(0, torch.finfo(x.dtype).max)
+    if x.dtype == torch.float64:  # the sum must not overflow
+        wide = torch.where(wide > 1e300, wide / 1e300, torch.where(wide.amax(-1, keepdim=True) > 1e300, 0, wide))
     total = wide.sum(-1, keepdim=True)
     uniform = torch.full_like(wide, 1 / x.shape[-1])
     already = (total - 1).abs() <= _sum_slack(x)
@@ -113,7 +118,9 @@ def _is_simplex(x: Tensor, spec: InputSpec) -> Tensor:
 
 def _unit(x: Tensor, spec: InputSpec) -> Tensor:
     """Euclidean length one along the last axis; a zero vector becomes the first axis direction."""
-    wide = x.double().nan_to_num(0.0)
+    # ±inf becomes the dtype's largest number, and a float64 vector is scaled down first: its squares must not overflow.
+    wide = x.nan_to_num(0.0).double()
+    wide = wide / wide.abs().amax(-1, keepdim=True).clamp(min=1e150) * 1e150 if x.dtype == torch.float64 else wide
     norm = wide.norm(dim=-1, keepdim=True)
     axis = torch.zeros_like(wide)
     axis[..., 0] = 1
@@ -130,7 +137,8 @@ def _boxes(x: Tensor, spec: InputSpec) -> Tensor:
     """(…, 4) as x1, y1, x2, y2 with x1 ≤ x2 and y1 ≤ y2; a flat box is legal."""
     x = clamp(x, spec)
     low, high = torch.minimum(x[..., :2], x[..., 2:]), torch.maximum(x[..., :2], x[..., 2:])
-    return torch.cat([low, high], -1)
+    # Clamped again, for corners with ranges of their own: what was swapped may lie outside, and cannot cross back.
+    return clamp(torch.cat([low, high], -1), spec)
 
 
 def _is_boxes(x: Tensor, spec: InputSpec) -> Tensor:

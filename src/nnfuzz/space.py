@@ -5,7 +5,7 @@ A *batch* is a dict from input name to a tensor of shape ``(batch, *shape)``; al
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -64,12 +64,14 @@ class InputSpec:
 
     @cached_property
     def middle(self) -> Tensor:
-        return ((self.low.double() + self.high.double()) / 2).to(self.dtype)
+        return (self.low.double() / 2 + self.high.double() / 2).to(self.dtype)
 
     @cached_property
     def width(self) -> Tensor:
         """high − low in float64; the unit in which mutators measure their steps. 1 for bool."""
-        return torch.ones(()) if self.dtype == torch.bool else self.high.double() - self.low.double()
+        return (
+            torch.ones((), dtype=torch.float64) if self.dtype == torch.bool else self.high.double() - self.low.double()
+        )
 
     @property
     def free(self) -> tuple[FreeDim, ...]:
@@ -100,15 +102,34 @@ class InputSpec:
 class Anchors:
     """The seeds a batch descends from, row by row, and the eps-bounds round them (empty without eps)."""
 
-    values: Batch
-    low: Batch = field(default_factory=dict)
-    high: Batch = field(default_factory=dict)
+    values: Mapping[str, Tensor]
+    low: Mapping[str, Tensor] = field(default_factory=dict)
+    high: Mapping[str, Tensor] = field(default_factory=dict)
 
     def take(self, index: Tensor) -> Anchors:
-        def pick(batch: Batch) -> Batch:
-            return {n: t.expand(len(index), *t.shape[1:]) if len(t) == 1 else t[index] for n, t in batch.items()}
+        """Anchors of a batch: row i of the result is row ``index[i]``, gathered only when it is asked for."""
+        return Anchors(_Taken(self.values, index), _Taken(self.low, index), _Taken(self.high, index))
 
-        return Anchors(pick(self.values), pick(self.low), pick(self.high))
+
+class _Taken(Mapping[str, Tensor]):
+    """Rows of tensors, gathered on first use: most mutants never look at their anchors."""
+
+    def __init__(self, source: Mapping[str, Tensor], index: Tensor):
+        self._source, self._index = source, index
+        self._made: dict[str, Tensor] = {}
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name not in self._made:
+            t = self._source[name]
+            lone = len(t) == 1
+            self._made[name] = t.expand(len(self._index), *t.shape[1:]) if lone else t[self._index]
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._source)
+
+    def __len__(self) -> int:
+        return len(self._source)
 
 
 @dataclass(frozen=True, eq=False)

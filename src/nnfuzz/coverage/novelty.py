@@ -38,7 +38,7 @@ class Novelty:
         self.radius = radius if radius is not None else 0.0
 
     def start(self, seed_vectors: NDArray[np.float32]) -> None:
-        """Adds the seeds; the first radius is half their median nearest distance (a lone seed leaves it to the first batch)."""
+        """Adds the seeds; the first radius is half their median nearest distance, or left to the first batch."""
         self.index.add(seed_vectors)
         if not self.fixed and len(seed_vectors) > 1:
             some = seed_vectors[:512]

@@ -1,4 +1,4 @@
-"""The seam for mutators: a plugin writes ``mutate``; legality is enforced in the final ``__call__`` and nowhere else."""
+"""The seam for mutators: a plugin writes ``mutate``; legality is enforced in the final ``__call__``, nowhere else."""
 
 from __future__ import annotations
 

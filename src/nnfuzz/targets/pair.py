@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 
+from nnfuzz.errors import UsageError
 from nnfuzz.space import Batch
 from nnfuzz.targets.base import Target, Trace, Want
 from nnfuzz.targets.torch import TorchTarget
@@ -17,10 +17,15 @@ class PairTarget(Target):
     """
 
     def __init__(self, a: TorchTarget, b: TorchTarget):
+        if len(a.form.names) != len(b.form.names):
+            raise UsageError(
+                f"A takes the inputs {', '.join(a.form.names)} and B takes {', '.join(b.form.names)}: "
+                "the two models need the same inputs"
+            )
         self.a, self.b = a, b
         self.name = f"{a.name} / {b.name}"
         self.unit, self.why, self.device = a.unit, a.why, a.device
-        self._names = dict(zip(a.form.names, b.form.names, strict=True))
+        self.names = dict(zip(a.form.names, b.form.names, strict=True))
 
     def run(self, batch: Batch, want: Want) -> Trace:
         first = self.a.run(batch, want)
@@ -31,7 +36,7 @@ class PairTarget(Target):
 
     def for_b(self, batch: Batch) -> Batch:
         """The same candidates under the names and on the device of ``b``."""
-        return {other: batch[name].to(self.b.device) for name, other in self._names.items()}
+        return {other: batch[name].to(self.b.device) for name, other in self.names.items()}
 
     def model_input(self, candidate: Batch) -> Batch:
         return self.a.model_input(candidate)
@@ -41,8 +46,3 @@ class PairTarget(Target):
 
     def layer_shapes(self) -> Mapping[str, tuple[int, ...]]:
         return self.a.layer_shapes()
-
-    @contextmanager
-    def session(self) -> Iterator[None]:
-        with self.a.session(), self.b.session():
-            yield

@@ -1,0 +1,123 @@
+"""From parents to mutants. A brood is a batch of mutants of equal shapes, in a few groups of one mutator each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from nnfuzz.corpus import Bucket, Corpus
+from nnfuzz.mutators import Bandit, Context, Mutator, NoisePool
+from nnfuzz.schedule import Schedule
+from nnfuzz.space import Anchors, Batch, InputSpace, rows, size
+
+GROUPS = 8
+"""Groups of a full batch: enough variety for the bandit, few enough that each is one large tensor operation."""
+LEAST_GROUP = 32
+
+
+@dataclass
+class Group:
+    """Mutants ``part`` of a brood came from this mutator."""
+
+    mutator: str
+    part: slice
+
+
+@dataclass
+class Brood:
+    """Mutants and where they came from. ``parents`` are corpus ids, ``rows`` their places in ``bucket``."""
+
+    batch: Batch
+    bucket: Bucket
+    rows: NDArray[np.int64]
+    groups: list[Group]
+    anchors: Anchors
+
+    @property
+    def parents(self) -> NDArray[np.int64]:
+        return np.array(self.bucket.ids)[self.rows]
+
+    def mutator_of(self, row: int) -> str:
+        return next(g.mutator for g in self.groups if g.part.start <= row < g.part.stop)
+
+
+class Breeder:
+    """Makes broods. All randomness of batch n follows from the run's seed and n alone, so that a run can resume."""
+
+    def __init__(
+        self,
+        space: InputSpace,
+        corpus: Corpus,
+        schedule: Schedule,
+        mutators: dict[str, Mutator],
+        bandit: Bandit,
+        seed: int,
+        device: torch.device,
+    ):
+        self.space, self.corpus, self.schedule = space, corpus, schedule
+        self.mutators, self.bandit, self.seed = mutators, bandit, seed
+        self.pool = NoisePool(seed, device)
+        self.generator = torch.Generator(device)
+        self._buffers: Batch = {}
+
+    def broods(self, count: int, names: Sequence[str], rng: np.random.Generator) -> Iterator[Brood]:
+        """About ``count`` mutants, by the named mutators in equal groups. Use each brood before asking for the next:
+        they share memory."""
+        self.generator.manual_seed(int(rng.integers(1 << 62)))
+        share = max(1, count // len(names))
+        together: dict[int, list[tuple[str, Bucket, NDArray[np.int64]]]] = {}
+        for i, name in enumerate(names):
+            bucket, picked = self.schedule.draw(share, rng)
+            place = -1 - i if self.mutators[name].reshapes else id(bucket)
+            together.setdefault(place, []).append((name, bucket, picked))
+        for groups in together.values():
+            yield self._brood(groups, rng)
+
+    def _brood(self, drawn: list[tuple[str, Bucket, NDArray[np.int64]]], rng: np.random.Generator) -> Brood:
+        bucket = drawn[0][1]
+        picked = np.concatenate([p for _, _, p in drawn])
+        device = bucket.vectors.view.device
+        index = torch.from_numpy(picked).to(device)
+        anchor_index = torch.from_numpy(np.array(bucket.anchor_rows)[picked]).to(device)
+        all_anchors = bucket.anchors(self.space)
+        batch = bucket.gather(index, self._buffer(bucket, len(picked)))
+        groups, start = [], 0
+        for name, _, p in drawn:
+            part = slice(start, start + len(p))
+            start = part.stop
+            groups.append(Group(name, part))
+            result = self._mutate(name, rows(batch, part), bucket, all_anchors.take(anchor_index[part]), rng)
+            if self.mutators[name].reshapes:
+                batch = result
+            else:
+                for n, t in result.items():
+                    if t.data_ptr() != batch[n][part].data_ptr():
+                        batch[n][part] = t
+        return Brood(batch, bucket, picked, groups, all_anchors.take(anchor_index))
+
+    def _mutate(self, name: str, batch: Batch, bucket: Bucket, anchors: Anchors, rng: np.random.Generator) -> Batch:
+        count = size(batch)
+        device = bucket.vectors.view.device
+
+        def partners() -> Batch:
+            return bucket.gather(torch.from_numpy(rng.integers(0, len(bucket), count)).to(device))
+
+        context = Context(self.space, rng, self.generator, self.pool, anchors, partners)
+        return self.mutators[name](batch, context)
+
+    def _buffer(self, bucket: Bucket, count: int) -> Batch | None:
+        """Memory for the parents, used again by the next batch: fresh pages would cost more than the gather."""
+        shapes = {n: (count, *g.view.shape[1:]) for n, g in bucket.inputs.items()}
+        if {n: tuple(t.shape) for n, t in self._buffers.items()} != shapes:
+            self._buffers = {n: g.view.new_empty(shapes[n]) for n, g in bucket.inputs.items()}
+        return self._buffers
+
+
+def copy_rows(batch: Batch, index: NDArray[np.int64]) -> Batch:
+    """Candidates that outlive the batch's buffer."""
+    at = torch.from_numpy(index).to(next(iter(batch.values())).device)
+    return {n: t.index_select(0, at) for n, t in batch.items()}

@@ -1,0 +1,95 @@
+"""Does it fail alone, and again? And where does it begin?"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from nnfuzz.errors import NnfuzzError
+from nnfuzz.objectives.base import Cause, Objective
+from nnfuzz.probe import BadOp, first_bad
+from nnfuzz.space import Batch
+from nnfuzz.targets import PairTarget, Target, TorchTarget, Trace
+
+RERUNS = 3
+"""Runs of a candidate alone. All must fail for "confirmed"; some for "flaky"; none for "batch-only"."""
+
+
+@dataclass
+class Confirmation:
+    """``status`` as in ``Finding``; ``cause`` and ``trace`` of the candidate alone (None when it never fails alone)."""
+
+    status: str
+    cause: Cause | None
+    trace: Trace | None
+    bad_op: BadOp | None = None
+
+
+def confirm(target: Target, objective: Objective, candidate: Batch, again: Callable[[int], None]) -> Confirmation:
+    """Runs one candidate (leading axis 1) by itself a few times; ``again(i)`` sets the random state before run i."""
+    causes: list[Cause] = []
+    shown: Trace | None = None
+    for i in range(RERUNS):
+        again(i)
+        cause, trace = judge_alone(target, objective, candidate)
+        if cause is not None:
+            causes.append(cause)
+            shown = trace if shown is None else shown
+    if not causes:
+        return Confirmation("batch-only", None, None)
+    return Confirmation("confirmed" if len(causes) == RERUNS else "flaky", causes[0], shown)
+
+
+def judge_alone(target: Target, objective: Objective, candidate: Batch) -> tuple[Cause | None, Trace | None]:
+    """The cause when the candidate fails alone, None when it does not. A model that raises is a cause too."""
+    try:
+        trace = target.run(candidate, objective.want)
+    except NnfuzzError:
+        raise
+    except Exception as error:
+        return exception_cause(error), None
+    if not bool(objective.judge(trace, candidate).hits[0]):
+        return None, trace
+    return objective.cause(trace, candidate), trace
+
+
+def exception_cause(error: Exception) -> Cause:
+    """Messages that differ only in numbers are one cause."""
+    first = (str(error).strip().splitlines() or ["no message"])[0]
+    text = re.sub(r"-?\d+(\.\d+)?(e[+-]?\d+)?", "#", first)[:160]
+    return Cause(
+        symptom="exception",
+        text=f"{type(error).__name__}: {text}",
+        details={"exception": type(error).__name__, "message": first[:500]},
+        trace_site=True,
+    )
+
+
+def locate(target: Target, candidate: Batch, *, backward: bool, watch_internal: bool = False) -> BadOp | None:
+    """The first bad operation of a failing candidate, for targets that can be looked into; None elsewhere."""
+    side = target.a if isinstance(target, PairTarget) else target
+    if not isinstance(side, TorchTarget):
+        return None
+    args, kwargs = side.form.bind(side.model_input(candidate))
+    try:
+        return first_bad(
+            side.model,
+            args,
+            kwargs,
+            backward=backward,
+            params=[p for p in side.parameters if p.requires_grad] if backward else (),
+            watch="internal" if watch_internal else "outputs",
+        )
+    except Exception:  # what cannot be looked into is still a finding, without a site
+        return None
+
+
+def outputs_of(trace: Trace | None) -> dict[str, Tensor]:
+    """The outputs of one candidate, without their leading axis of 1, on the CPU."""
+    if trace is None:
+        return {}
+    return {n: t[0].detach().to("cpu", copy=True) for n, t in trace.outputs.items() if isinstance(t, torch.Tensor)}

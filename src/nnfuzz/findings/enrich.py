@@ -1,0 +1,123 @@
+"""What a finding is told besides its inputs: how the run was made, and, of a pair, who is right."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from nnfuzz.findings.finding import Finding
+from nnfuzz.objectives.base import flat, floating
+from nnfuzz.objectives.compare import main_output
+from nnfuzz.settings import Settings
+from nnfuzz.space import Batch, InputSpace
+from nnfuzz.targets import PairTarget, TorchTarget
+from nnfuzz.targets.outputs import named_outputs
+from nnfuzz.targets.precision import Cast, QuantizedLayer
+
+if TYPE_CHECKING:
+    from nnfuzz.jobs import Job
+
+EXPLAINED = 64.0
+"""A side's error is taken as explained by its dtype up to this many units of eps × the largest output."""
+
+
+class Enricher:
+    """Completes findings of one run."""
+
+    def __init__(self, job: Job, space: InputSpace, settings: Settings):
+        self.job, self.settings = job, settings
+        self.ranges = {
+            s.name: [s.low.double().min().item(), s.high.double().max().item()]
+            for s in space
+            if s.dtype != torch.bool and not s.dtype.is_complex
+        }
+        self._references: list[Any] | None = None
+
+    def enrich(self, finding: Finding, candidate: Batch) -> None:
+        """Adds the call form, ``details["run"]`` (what a repro script needs) and, for pairs, the referee's word."""
+        finding.call = self.job.given.form
+        settings, context = self.settings, self.settings.context
+        finding.details["run"] = {
+            "job": settings.job,
+            "model": context.get("model"),
+            "model_b": context.get("model_b"),
+            "as_": settings.as_,
+            "objective": context.get("objective"),
+            "compare": settings.compare if isinstance(settings.compare, str) else context.get("compare"),
+            "ties": settings.ties,
+            "ranges": self.ranges,
+            "flush_denormal": settings.flush_denormal,
+            "train": settings.train,
+            "trust": bool(context.get("trust", False)),
+            "unit": self.job.target.unit,
+            "device": str(self.job.target.device),
+            "tolerance": list(settings.tolerance),
+            "torch": torch.__version__,
+        }
+        target = self.job.target
+        if isinstance(target, PairTarget) and finding.status == "confirmed":
+            try:
+                self._referee(target, finding, candidate)
+            except Exception as error:  # no referee is not a failure of the finding
+                finding.details["referee"] = {"unavailable": f"{type(error).__name__}: {error}"[:200]}
+
+    def _referee(self, target: PairTarget, finding: Finding, candidate: Batch) -> None:
+        """Both sides in float64: the truth of each side's own weights (of A's, when B is a copy of A)."""
+        sides = (target.a, target.b)
+        if self._references is None:
+            doubles = [_double(s) for s in sides]
+            self._references = [doubles[0], doubles[0] if self.settings.as_ is not None else doubles[1]]
+        told: dict[str, Any] = {}
+        for name, side, reference in zip("ab", sides, self._references, strict=True):
+            if reference is None:
+                told[name] = {"unavailable": f"{side.name} is not a module that runs in float64"}
+                continue
+            inputs = target.a.model_input(candidate) if name == "a" else target.b.model_input(target.for_b(candidate))
+            told[name] = _error_of(side, reference, inputs)
+        finding.details["referee"] = told
+        finding.notes += _verdict(told, one_truth=self.settings.as_ is not None)
+
+
+def _double(side: TorchTarget) -> nn.Module | None:
+    model = side.model
+    if not isinstance(model, nn.Module) or isinstance(model, torch.jit.ScriptModule | Cast):
+        return None
+    if any(isinstance(m, QuantizedLayer) for m in model.modules()):
+        return None
+    return copy.deepcopy(model).double()
+
+
+def _error_of(side: TorchTarget, reference: nn.Module, inputs: Batch) -> dict[str, Any]:
+    wide = {n: t.double() if t.is_floating_point() else t for n, t in inputs.items()}
+    with torch.no_grad():
+        truth = main_output(named_outputs(side.form.call(reference, wide)))
+    mine = main_output(side.call(inputs))
+    gap = float((flat(mine[None]).double() - flat(truth[None])).abs().max())
+    allowed = EXPLAINED * torch.finfo(_dtype_of(side, mine)).eps * max(float(truth.abs().max()), 1e-30)
+    told: dict[str, Any] = {"error": gap, "explained by dtype": allowed, "beyond its dtype": gap > allowed}
+    axis = 1 if truth.dim() in (2, 4, 5) else -1
+    if truth.dim() >= 1 and truth.shape[axis if truth.dim() > 1 else -1] > 1 and truth.numel() <= 4096:
+        told["answer in float64"] = flat(truth[None]).argmax(1).tolist()[0] if truth.shape[0] == 1 else None
+    return told
+
+
+def _dtype_of(side: TorchTarget, output: Tensor) -> torch.dtype:
+    dtypes = {p.dtype for p in side.parameters if p.is_floating_point()}
+    return min(dtypes | {output.dtype}, key=lambda d: -torch.finfo(d).eps) if floating({"o": output}) else output.dtype
+
+
+def _verdict(told: dict[str, Any], *, one_truth: bool) -> list[str]:
+    a, b = told.get("a", {}), told.get("b", {})
+    if "error" not in a or "error" not in b:
+        return []
+    said = []
+    if one_truth:
+        nearer = "A" if a["error"] <= b["error"] else "B"
+        said.append(f"in float64 the referee is nearer to {nearer} (errors {a['error']:.3g} and {b['error']:.3g})")
+    for name, side in (("A", a), ("B", b)):
+        if side["beyond its dtype"]:
+            said.append(f"the error of {name} ({side['error']:.3g}) is more than its dtype explains")
+    return said

@@ -1,0 +1,73 @@
+"""Running a batch when some candidates may make the model raise."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from nnfuzz.errors import NnfuzzError
+from nnfuzz.space import Batch, rows, size
+from nnfuzz.targets.base import Target, Trace, Want
+
+MOST_CRASHES = 4
+"""A batch is searched for at most this many candidates that raise; what is undecided then is left unrun."""
+
+
+@dataclass
+class Guarded:
+    """``trace`` covers the candidates ``ran`` (row numbers), ``crashed`` the rows that raised alone, with the error."""
+
+    trace: Trace | None
+    ran: NDArray[np.int64]
+    crashed: list[tuple[int, Exception]] = field(default_factory=list)
+
+
+def run_guarded(target: Target, batch: Batch, want: Want) -> Guarded:
+    """Runs the batch; when the model raises, halves it until the candidates to blame stand alone.
+
+    Out of memory is nobody's fault in particular: the halves are run one after the other and joined.
+    """
+    count = size(batch)
+    try:
+        return Guarded(target.run(batch, want), np.arange(count))
+    except NnfuzzError:
+        raise
+    except Exception as error:
+        first: Exception = error
+    crashed: list[tuple[int, Exception]] = []
+    traces: list[Trace] = []
+    ran: list[int] = []
+    pending = [(0, count, first)]
+    while pending and len(crashed) < MOST_CRASHES:
+        start, stop, blamed = pending.pop()
+        if stop - start == 1:
+            crashed.append((start, blamed))
+            continue
+        middle = (start + stop) // 2
+        for a, b in ((middle, stop), (start, middle)):
+            try:
+                traces.append(target.run(rows(batch, slice(a, b)), want))
+                ran.extend(range(a, b))
+            except NnfuzzError:
+                raise
+            except Exception as inner:
+                pending.append((a, b, inner))
+    trace = _join(traces)
+    return Guarded(trace, np.array(ran if trace is not None else [], np.int64), crashed)
+
+
+def _join(traces: list[Trace]) -> Trace | None:
+    if not traces:
+        return None
+    shapes = {tuple((n, tuple(t.shape[1:])) for n, t in trace.outputs.items()) for trace in traces}
+    if len(shapes) > 1:  # outputs of data-dependent size cannot be stacked; the crash itself is what matters here
+        return None
+    return Trace.cat(traces)
+
+
+def seed_torch(rng: np.random.Generator) -> None:
+    """Models that draw random numbers (dropout in training mode) draw the same ones in a resumed run."""
+    torch.manual_seed(int(rng.integers(1 << 62)))

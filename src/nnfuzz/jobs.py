@@ -1,0 +1,277 @@
+"""The jobs: which target and which objectives each command means, and what it says of them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Any
+
+import torch
+
+from nnfuzz.errors import UsageError
+from nnfuzz.objectives import Disagreement, NonFinite, Objective, Property
+from nnfuzz.objectives.rows import RowsDiffer
+from nnfuzz.seeds import SeedGroup, Seeds, read_seeds
+from nnfuzz.settings import Settings
+from nnfuzz.space import Batch, InputSpace, rows, size
+from nnfuzz.targets import PairTarget, Target, TorchTarget, Want
+from nnfuzz.targets.precision import derive
+from nnfuzz.targets.rowwise import RowwiseTarget
+from nnfuzz.targets.unit import Plan, check_drive, decide
+
+Model = Callable[..., Any]
+
+
+class Job(ABC):
+    """``prepare`` looks at the model with the seeds; after it ``target`` and ``seeds`` stand."""
+
+    def __init__(self, settings: Settings, model: Model, seeds: Any):
+        self.settings, self.model = settings, model
+        self.given = seeds if isinstance(seeds, Seeds) else read_seeds(seeds, model)
+        self.stacked = self.given.stacked
+        context = settings.context
+        self.side = TorchTarget(
+            model,
+            self.given.form,
+            name=context.get("model", ""),
+            device=settings.device,
+            train=settings.train,
+            layers=settings.layers,
+        )
+        self.seeds = self.given
+        self.plan: Plan | None = None
+
+    @property
+    def target(self) -> Target:
+        return self.side
+
+    def target_session(self) -> AbstractContextManager[None]:
+        return self.side.session()
+
+    def prepare(self) -> None:
+        """Finds out what a candidate is. Raises ``ModelFailure`` when the model fails on its seeds."""
+        self.plan = plan_for(self.side, self.given, self.settings, self.whole_shapes())
+        self.side.adopt(self.plan)
+        self.seeds = self.plan.seeds
+
+    def check(self, space: InputSpace) -> None:
+        """A fast way of running is tried again on random legal inputs."""
+        assert self.plan is not None
+        generator = torch.Generator().manual_seed(self.settings.seed)
+        kept = check_drive(self.side.call, on_device(self.plan, self.side), space, generator)
+        self.side.drive = kept.drive
+
+    def constraint(self) -> Callable[[Batch], Batch] | None:
+        fn = self.settings.constraint
+        if fn is not None and not callable(fn):
+            raise UsageError(f"the constraint is {fn!r}, but a function from a dict of inputs to such a dict is needed")
+        return fn
+
+    def whole_shapes(self) -> bool:
+        """Whether ``shapes`` counts the seeds' first axis as part of a candidate."""
+        shapes = self.settings.shapes or {}
+        given = self.given.groups[0].batch
+        return self.given.stacked and any(
+            len(dims) == given[self.given.form.resolve(n, "shapes")].dim() for n, dims in shapes.items()
+        )
+
+    def notes(self) -> list[str]:
+        return [*self.given.notes, *self.side.notes]
+
+    @abstractmethod
+    def objectives(self) -> list[Objective]: ...
+
+    @abstractmethod
+    def searched(self) -> str:
+        """What counts as a hit, in the user's words."""
+
+
+class NanJob(Job):
+    """Inputs that give non-finite numbers, in outputs and in gradients."""
+
+    def objectives(self) -> list[Objective]:
+        phase = self.settings.phase
+        differentiable = phase != "forward" and self._differentiable()
+        if phase in ("backward", "both") and not differentiable:
+            raise UsageError(
+                f"phase={phase} needs a model with gradients, but none reach its inputs or parameters: use forward"
+            )
+        found: list[Objective] = []
+        if phase != "backward":
+            found.append(NonFinite(self.settings.watch))
+        if differentiable:
+            found.append(NonFinite("outputs", backward=True))
+        self._phases = [("gradients" if o.want.backward else "outputs") for o in found]
+        return found
+
+    def searched(self) -> str:
+        where = {"layers": " and in every layer's output", "internal": " and inside"}.get(self.settings.watch, "")
+        return f"NaN and Inf in {' and '.join(self._phases)}{where}"
+
+    def _differentiable(self) -> bool:
+        first = rows(max(self.seeds.groups, key=lambda g: len(g.index)).batch, slice(0, 1))
+        first = {n: t.to(self.side.device) for n, t in first.items()}
+        try:
+            trace = self.side.run(first, Want(layers=False, backward=True))
+        except Exception as error:  # the reason is told; the forward pass is fuzzed all the same
+            self.side.notes.append(f"gradients cannot be looked at ({type(error).__name__}: {error})"[:200])
+            return False
+        return any(bool((g != 0).any()) for g in trace.gradients.values())
+
+
+class FuzzJob(Job):
+    """Any property of outputs and inputs."""
+
+    def objectives(self) -> list[Objective]:
+        if not callable(self.settings.objective):
+            raise UsageError(
+                f"the objective is {self.settings.objective!r}, but a function fn(outputs, inputs) that returns a bool "
+                "mask, or (mask, score), is needed"
+            )
+        return [Property(self.settings.objective, per_candidate=self.side.unit == "batch")]
+
+    def searched(self) -> str:
+        return f"inputs that violate {getattr(self.settings.objective, '__name__', 'the objective')}"
+
+
+class DiffJob(Job):
+    """Inputs on which two models disagree."""
+
+    def __init__(self, settings: Settings, model: Model, model_b: Model | None, seeds: Any):
+        super().__init__(settings, model, seeds)
+        if (model_b is None) == (settings.as_ is None):
+            raise UsageError("diff needs a second model or as_ (fp16, bf16, int8), one of the two: give exactly one")
+        self.model_b = model_b
+        self.pair: PairTarget | None = None
+        self._open = ExitStack()
+
+    @property
+    def target(self) -> Target:
+        assert self.pair is not None
+        return self.pair
+
+    @contextmanager
+    def target_session(self) -> Iterator[None]:
+        with self.side.session(), self._open:
+            yield
+
+    def prepare(self) -> None:
+        super().prepare()
+        settings = self.settings
+        if self.model_b is None:
+            assert settings.as_ is not None
+            other: Model = derive(self.model, settings.as_, self._calibrate)
+            form, name = self.given.form, f"{self.side.name} as {settings.as_}"
+        else:
+            other, name = self.model_b, settings.context.get("model_b", "")
+            form = matching_form(self.given, self.model_b)
+        b = TorchTarget(other, form, name=name, device=settings.device, train=settings.train)
+        self.pair = PairTarget(self.side, b)
+        self._open.enter_context(b.session())
+        renamed = [SeedGroup({self.pair.names[n]: t for n, t in g.batch.items()}, g.index) for g in self.given.groups]
+        unit = "auto" if not self.given.stacked else self.side.unit
+        same = Settings(unit=unit)
+        plan = plan_for(b, Seeds(form, renamed, self.given.stacked), same, self.whole_shapes())
+        b.adopt(plan)
+
+    def check(self, space: InputSpace) -> None:
+        super().check(space)
+        assert self.pair is not None
+        if self.pair.b.drive in ("fold", "vmap"):  # verified on the seeds only: the first side's answer decides
+            self.pair.b.drive = self.pair.b.drive if self.side.drive == self.pair.b.drive else "loop"
+
+    def objectives(self) -> list[Objective]:
+        return [Disagreement(self.settings.compare, ties=self.settings.ties)]
+
+    def searched(self) -> str:
+        name = self.settings.compare if isinstance(self.settings.compare, str) else "the given comparison"
+        return f"disagreements by {name}{' (ties counted)' if self.settings.ties else ''}"
+
+    def notes(self) -> list[str]:
+        return super().notes() + (self.pair.b.notes if self.pair else [])
+
+    def _calibrate(self, twin: torch.nn.Module) -> None:
+        twin.eval()
+        for group in self.seeds.groups:
+            some = {n: t[:256].to(self.side.device) for n, t in group.batch.items()}
+            whole = [{n: t[i] for n, t in some.items()} for i in range(size(some))]
+            for inputs in [some] if self.side.unit == "sample" else whole:
+                self.side.form.call(twin, inputs)
+
+
+class RowsJob(Job):
+    """A row's result must not depend on the rest of its batch."""
+
+    def __init__(self, settings: Settings, model: Model, seeds: Any):
+        super().__init__(settings, model, seeds)
+        self.rowwise: RowwiseTarget | None = None
+
+    @property
+    def target(self) -> Target:
+        assert self.rowwise is not None
+        return self.rowwise
+
+    def prepare(self) -> None:
+        self.rowwise = RowwiseTarget(self.side)
+        self.seeds = self.rowwise.groups_of_rows(self.given)
+
+    def check(self, space: InputSpace) -> None:
+        """There is nothing to choose: rows are run together and alone."""
+
+    def objectives(self) -> list[Objective]:
+        return [RowsDiffer(*self.settings.tolerance)]
+
+    def searched(self) -> str:
+        return "rows whose result depends on the rest of their batch, or on train() against eval()"
+
+    def notes(self) -> list[str]:
+        return super().notes() + (self.rowwise.notes if self.rowwise else [])
+
+
+def make_job(settings: Settings, model: Model, model_b: Model | None, seeds: Any) -> Job:
+    """The job by its name in the settings."""
+    if settings.job == "diff":
+        return DiffJob(settings, model, model_b, seeds)
+    kinds: dict[str, type[Job]] = {"nan": NanJob, "fuzz": FuzzJob, "rows": RowsJob}
+    if settings.job not in kinds:
+        raise UsageError(f"the job {settings.job!r} is not known: choose one of {', '.join([*kinds, 'diff'])}")
+    return kinds[settings.job](settings, model, seeds)
+
+
+def plan_for(side: TorchTarget, seeds: Seeds, settings: Settings, whole: bool) -> Plan:
+    """What a candidate is, under the first gradient mode in which the model runs."""
+    moved = Seeds(
+        seeds.form,
+        [SeedGroup({n: t.to(side.device) for n, t in g.batch.items()}, g.index) for g in seeds.groups],
+        seeds.stacked,
+        seeds.notes,
+    )
+    found: list[Plan] = []
+
+    def attempt() -> None:
+        found[:] = [decide(side.call, moved, settings.unit, shapes_are_whole=whole)]
+
+    side.find_grad_mode(attempt)
+    if not found:
+        attempt()
+    return found[0]
+
+
+def on_device(plan: Plan, side: TorchTarget) -> Plan:
+    groups = [SeedGroup({n: t.to(side.device) for n, t in g.batch.items()}, g.index) for g in plan.seeds.groups]
+    return Plan(plan.unit, plan.drive, Seeds(plan.seeds.form, groups, plan.seeds.stacked), plan.why)
+
+
+def matching_form(seeds: Seeds, other: Model) -> Any:
+    """How the second model takes the same inputs: by the same names where it has them, else in order."""
+    from nnfuzz.callform import CallForm, parameters
+
+    names, any_keyword, any_position = parameters(other)
+    mine = seeds.form.names
+    if seeds.form.keyword and (any_keyword or all(k in names for k in seeds.form.keyword)):
+        return seeds.form
+    if any("." in n for n in mine) or (any_position and not names):
+        return seeds.form
+    first = {n: t[0] for n, t in seeds.groups[0].batch.items()}
+    return CallForm.of(other, tuple(first.values()))

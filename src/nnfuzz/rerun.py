@@ -1,0 +1,178 @@
+"""Running a saved finding again, and shrinking it further."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from nnfuzz.errors import UsageError
+from nnfuzz.findings.confirm import confirm, judge_alone
+from nnfuzz.findings.finding import Finding, distance
+from nnfuzz.findings.save import load_finding
+from nnfuzz.findings.shrink import Shrinker
+from nnfuzz.guard import run_guarded
+from nnfuzz.inputs import build_space
+from nnfuzz.jobs import Job, make_job
+from nnfuzz.seeds import SeedGroup, Seeds
+from nnfuzz.settings import Settings
+from nnfuzz.space import Batch, size
+
+
+@dataclass
+class ReproResult:
+    """``reproduced``: it fails in the same way. ``symptom``: what it shows now ("" when it does not fail)."""
+
+    reproduced: bool
+    symptom: str
+    lines: list[str] = field(default_factory=list)
+
+
+def repro(finding_dir: str | Path, model: Any = None, model_b: Any = None) -> ReproResult:
+    """Runs a saved finding in the real model. ``model`` is needed when the run was started in Python."""
+    finding = load_finding(Path(finding_dir))
+    job = job_of(finding, finding_dir, model, model_b)
+    with job.target_session():
+        job.prepare()
+        objective = _objective_of(job, finding)
+        _learn_from_seed(job, objective, finding)
+        seen = confirm(job.target, objective, _candidate(finding, job), lambda i: torch.manual_seed(i))
+    recorded = f"recorded: {finding.symptom} ({finding.cause})"
+    if seen.cause is None:
+        return ReproResult(False, "", [recorded, "seen now: it does not fail"])
+    lines = [recorded, f"seen now: {seen.cause.symptom} ({seen.cause.text}), {seen.status}"]
+    return ReproResult(seen.cause.symptom == finding.symptom, seen.cause.symptom, lines)
+
+
+def shrink(finding_dir: str | Path, model: Any = None, model_b: Any = None, max_inputs: int = 20_000) -> Finding:
+    """Shrinks a saved finding further and saves it in place; returns it. It only ever gets nearer to its seed."""
+    finding = load_finding(Path(finding_dir))
+    job = job_of(finding, finding_dir, model, model_b)
+    if any(finding.inputs[n].shape != finding.seed[n].shape for n in finding.inputs):
+        raise UsageError("the finding has other shapes than its seed, and such findings cannot be shrunk yet")
+    with job.target_session():
+        job.prepare()
+        settings = job.settings
+        seeds = Seeds(job.given.form, [SeedGroup(_wrapped(finding.seed, job), [finding.seed_index])], False)
+        space = build_space(
+            seeds, ranges=settings.ranges, kinds=settings.kinds, fixed=settings.fixed, eps=settings.eps,
+            constraint=job.constraint(),
+        )  # fmt: skip
+        objective = _objective_of(job, finding)
+        _learn_from_seed(job, objective, finding)
+        candidate = _candidate(finding, job)
+        before, _ = judge_alone(job.target, objective, candidate)
+        if before is None:
+            raise UsageError(f"{finding.id} does not fail any more, so there is nothing to shrink: see nnfuzz repro")
+
+        def fails(batch: Batch) -> torch.Tensor:
+            mask = torch.zeros(size(batch), dtype=torch.bool)
+            guarded = run_guarded(job.target, batch, objective.want)
+            for row in guarded.ran.tolist() if guarded.trace is not None else []:
+                lone = {n: t[row : row + 1] for n, t in batch.items()}
+                at = guarded.ran.tolist().index(row)
+                assert guarded.trace is not None
+                part = guarded.trace.rows(slice(at, at + 1))
+                if bool(objective.judge(part, lone).hits[0]):
+                    mask[row] = objective.cause(part, lone).text == before.text
+            return mask
+
+        shrinker = Shrinker(space, space.anchors(_wrapped(finding.seed, job)), fails, max_inputs)
+        small = shrinker.shrink(candidate)
+        after, trace = judge_alone(job.target, objective, small)
+        if after is not None:
+            finding.inputs = {n: t.cpu().clone() for n, t in job.target.model_input(small).items()}
+            finding.distance = distance(finding.inputs, finding.seed)
+            if trace is not None:
+                finding.outputs = {n: t[0].cpu() for n, t in trace.outputs.items()}
+    finding.save(Path(finding_dir))
+    return finding
+
+
+def job_of(finding: Finding, place: str | Path, model: Any, model_b: Any) -> Job:
+    """The job that found it, with the seed of the finding as its only seed."""
+    run = finding.details.get("run", {})
+    settings = _settings_of(finding, Path(place))
+    a = model or model_by_name(run, "model", place)
+    needs_b = settings.job == "diff" and settings.as_ is None
+    b = model_b or (model_by_name(run, "model_b", place) if needs_b else None)
+    assert finding.call is not None
+    whole = run.get("unit") == "batch"
+    batch = {n: (t[None] if whole else t) for n, t in finding.seed.items()}
+    return make_job(settings, a, b, Seeds(finding.call, [SeedGroup(batch, [0])], not whole))
+
+
+def _settings_of(finding: Finding, place: Path) -> Settings:
+    """Those of the run directory around the finding when it is still there, else what the finding itself knows."""
+    from nnfuzz.store_files import from_json
+
+    run = finding.details.get("run", {})
+    live = {
+        "objective": object_by_name(run.get("objective")),
+        "compare": object_by_name(run.get("compare")) if ":" in str(run.get("compare")) else None,
+    }
+    manifest = place.resolve().parent.parent / "run.json"
+    if manifest.is_file():
+        data = from_json(manifest)
+        live["constraint"] = object_by_name(data.get("context", {}).get("constraint"))
+        settings = Settings.from_json(data["settings"], **live)
+        settings.context = data.get("context", {})
+    else:
+        ranges = {n: tuple(r) for n, r in run.get("ranges", {}).items()}
+        settings = Settings(
+            job=run.get("job", "nan"), ranges=ranges, as_=run.get("as_"), ties=bool(run.get("ties")),
+            train=bool(run.get("train")), tolerance=tuple(run.get("tolerance", (1e-5, 1e-4))),
+            compare=live["compare"] or run.get("compare") or "argmax", objective=live["objective"],
+            flush_denormal=bool(run.get("flush_denormal")), context=run,
+        )  # fmt: skip
+    settings.unit = run.get("unit", "auto") if run.get("unit") != "batch" else "auto"
+    settings.shapes = None
+    return settings
+
+
+def _objective_of(job: Job, finding: Finding) -> Any:
+    objectives = job.objectives()
+    wanted = finding.phase == "backward"
+    return next((o for o in objectives if o.want.backward == wanted), objectives[0])
+
+
+def _learn_from_seed(job: Job, objective: Any, finding: Finding) -> None:
+    batch = _wrapped(finding.seed, job)
+    guarded = run_guarded(job.target, batch, objective.want)
+    if guarded.trace is not None:
+        objective.learn(guarded.trace, batch)
+
+
+def _candidate(finding: Finding, job: Job) -> Batch:
+    return _wrapped(finding.inputs, job)
+
+
+def _wrapped(inputs: Batch, job: Job) -> Batch:
+    """Model input → a batch of one candidate, on the target's device."""
+    device = job.target.device
+    return {n: (t if job.target.unit == "sample" else t[None]).to(device) for n, t in inputs.items()}
+
+
+def model_by_name(context: dict[str, Any], which: str, place: str | Path) -> Callable[..., Any]:
+    """Loads the model that the command line named; says what to pass when there was no name."""
+    spec = context.get(which)
+    if not spec:
+        raise UsageError(f"{place} was made in Python, so it does not know its model: pass {which}=…")
+    from nnfuzz.loading import load_model
+
+    return load_model(spec, trust=bool(context.get("trust", False)))
+
+
+def object_by_name(spec: Any) -> Any:
+    """A function named on the command line (``pkg.mod:fn``), None when there is none."""
+    if not isinstance(spec, str) or ":" not in spec or spec.split(":")[0] in _COMPARISONS:
+        return None
+    from nnfuzz.loading import load_object
+
+    return load_object(spec)
+
+
+_COMPARISONS = ("argmax", "topk", "threshold", "allclose", "cosine")

@@ -1,0 +1,101 @@
+"""Which parents next: uniform, recent, or on the frontier of the objective's score."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nnfuzz.corpus import Bucket, Corpus
+from nnfuzz.space import Signature
+
+Rows = NDArray[np.int64]
+
+RECENT = 0.15
+"""TensorFuzz draws with p ∝ e^(t_k − t) in its own clock; here the clock is the entry's rank, and the scale is this
+share of the bucket: the newest sixth gets most of the picks, whatever the size."""
+FRONTIER = 32
+"""Entries of best score that are kept in view over all seeds; at least one for each seed."""
+
+
+class Frontier:
+    """The entries of best score for each seed, so that one easy seed does not take all the energy."""
+
+    def __init__(self, seeds: int):
+        self.per_seed = max(1, FRONTIER // max(1, seeds))
+        self._best: dict[int, list[tuple[float, int]]] = {}
+
+    def offer(self, id_: int, seed_index: int, score: float) -> bool:
+        """Takes the entry in when it is among the best of its seed (older wins a tie)."""
+        if math.isnan(score):
+            return False
+        heap = self._best.setdefault(seed_index, [])
+        item = (score, -id_)
+        if len(heap) < self.per_seed:
+            heapq.heappush(heap, item)
+            return True
+        return heapq.heappushpop(heap, item) != item
+
+    def threshold(self, seed_index: int) -> float:
+        """A score must be above this to enter."""
+        heap = self._best.get(seed_index, [])
+        return heap[0][0] if len(heap) >= self.per_seed else -math.inf
+
+    def thresholds(self, seed_index: NDArray[np.int64]) -> NDArray[np.float64]:
+        table = {s: self.threshold(s) for s in np.unique(seed_index).tolist()}
+        return np.array([table[s] for s in seed_index.tolist()])
+
+    def ids(self) -> set[int]:
+        return {-i for heap in self._best.values() for _, i in heap}
+
+    def retain(self, present: Iterable[int]) -> None:
+        alive = set(present)
+        for seed, heap in self._best.items():
+            self._best[seed] = [item for item in heap if -item[1] in alive]
+            heapq.heapify(self._best[seed])
+
+    def draw(self, corpus: Corpus, count: int, rng: np.random.Generator) -> tuple[Signature, Rows] | None:
+        """Entries of the frontier in one bucket, seeds equally likely, better ones of a seed not preferred."""
+        ids = [i for i in sorted(self.ids()) if i in corpus.place]
+        if not ids:
+            return None
+        key = corpus.place[ids[int(rng.integers(len(ids)))]][0]
+        mine = np.array([corpus.place[i][1] for i in ids if corpus.place[i][0] == key])
+        return key, mine[rng.integers(0, len(mine), count)]
+
+
+class Schedule:
+    """Draws parents for a group of mutants.
+
+    Args:
+        name: "mix" (half frontier where there are scores, the rest recent and uniform in equal parts), "uniform",
+            "recency" or "frontier".
+    """
+
+    def __init__(self, corpus: Corpus, frontier: Frontier, name: str = "mix"):
+        self.corpus, self.frontier, self.name = corpus, frontier, name
+
+    def draw(self, count: int, rng: np.random.Generator) -> tuple[Bucket, Rows]:
+        """A bucket, and ``count`` rows of it (int64)."""
+        how = self.name
+        if how == "mix":
+            how = ("frontier", "frontier", "recency", "uniform")[int(rng.integers(4))]
+        if how == "frontier":
+            drawn = self.frontier.draw(self.corpus, count, rng)
+            if drawn is not None:
+                return self.corpus.buckets[drawn[0]], drawn[1]
+        bucket = self._bucket(rng)
+        if how == "recency":
+            age = rng.exponential(RECENT * len(bucket), count).astype(np.int64)
+            return bucket, len(bucket) - 1 - np.minimum(age, len(bucket) - 1)
+        return bucket, rng.integers(0, len(bucket), count)
+
+    def _bucket(self, rng: np.random.Generator) -> Bucket:
+        buckets = list(self.corpus.buckets.values())
+        if len(buckets) == 1:
+            return buckets[0]
+        sizes = np.sqrt([len(b) for b in buckets])  # rare shapes get more than their share
+        return buckets[int(rng.choice(len(buckets), p=sizes / sizes.sum()))]

@@ -1,0 +1,276 @@
+"""Puts the parts of a run together, runs it, and takes it apart again."""
+
+from __future__ import annotations
+
+import platform
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import torch
+
+import nnfuzz
+from nnfuzz.breed import Breeder
+from nnfuzz.corpus import Corpus
+from nnfuzz.coverage import COVERAGES
+from nnfuzz.examine import Examiner
+from nnfuzz.findings.enrich import Enricher
+from nnfuzz.fuzzer import Fuzzer, Limits
+from nnfuzz.inputs import build_space
+from nnfuzz.jobs import Job, make_job
+from nnfuzz.mutators import MUTATORS, Bandit, Mutator
+from nnfuzz.report.base import Reporter, RunInfo, SilentReporter
+from nnfuzz.resume import restore
+from nnfuzz.run import Run
+from nnfuzz.schedule import Frontier, Schedule
+from nnfuzz.seeds import SeedGroup, Seeds
+from nnfuzz.settings import Settings
+from nnfuzz.space import InputSpace
+from nnfuzz.speed import raw_rate
+from nnfuzz.stats import Stats
+from nnfuzz.store import NullStore, RunStore
+from nnfuzz.store_seeds import load_seed_groups, save_seed_groups
+
+BATCH_BYTES = 8 << 20
+"""Inputs of one batch: about what a core's caches hold together with the activations of a small network."""
+MOST_ROWS = {"rows": 2048, "fold": 512, "vmap": 512, "loop": 32}
+
+
+class Session:
+    """One sitting of a run: from settings and models to a ``Run``.
+
+    Args:
+        settings: checked here.
+        model, model_b: callables; ``model_b`` for ``diff`` only.
+        seeds: in any of the forms of ``nnfuzz.find_nans``.
+        out: run directory, or None to keep all in memory.
+        reporter: watches the run.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        model: Callable[..., Any],
+        model_b: Callable[..., Any] | None,
+        seeds: Any,
+        *,
+        out: str | Path | None,
+        reporter: Reporter | None,
+        store: RunStore | NullStore | None = None,
+    ):
+        settings.check()
+        if settings.flush_denormal and not torch.set_flush_denormal(True):
+            raise nnfuzz.UsageError("flush_denormal was asked for, but this processor cannot flush subnormals")
+        self.settings, self.reporter = settings, reporter or SilentReporter()
+        self.job: Job = make_job(settings, model, model_b, seeds)
+        self.out, self.store = out, store
+
+    def run(self, *, resume: bool = False) -> Run:
+        """Fuzzes until a limit; Ctrl-C ends it cleanly after the batch in hand."""
+        random_state = torch.get_rng_state()
+        try:
+            with self.job.target_session():
+                return self._run(resume)
+        finally:
+            torch.set_rng_state(random_state)
+            self.reporter.close()
+
+    def _run(self, resume: bool) -> Run:
+        settings, job = self.settings, self.job
+        job.prepare()
+        target, seeds = job.target, job.seeds
+        space = build_space(
+            seeds,
+            ranges=settings.ranges,
+            kinds=settings.kinds,
+            fixed=settings.fixed,
+            shapes=settings.shapes,
+            eps=settings.eps,
+            constraint=job.constraint(),
+        )
+        job.check(space)
+        groups = [SeedGroup({n: t.to(target.device) for n, t in g.batch.items()}, g.index) for g in seeds.groups]
+        store = self._store(space, seeds)
+        try:
+            fuzzer = self._fuzzer(space, groups, store)
+            self.reporter.start(self._info(space, fuzzer))
+            if resume:
+                fuzzer.look_at_seeds(groups)
+                restore(fuzzer, store.state() or {}, store.records(), store.findings(), store.ancestry())
+            else:
+                fuzzer.start(groups)
+            fuzzer.stats.raw_rate = raw_rate(target, max(groups, key=lambda g: len(g.index)), fuzzer.most_rows)
+            return self._loop(fuzzer, store)
+        finally:
+            store.close()
+
+    def _loop(self, fuzzer: Fuzzer, store: RunStore | NullStore) -> Run:
+        settings, stats = self.settings, fuzzer.stats
+        fuzzer.resume_clock(stats.seconds)
+        saved_at = -1.0
+
+        def after_batch() -> None:
+            nonlocal saved_at
+            found = list(fuzzer.examiner.findings.values())
+            self.reporter.update(stats, found)
+            if stats.seconds - saved_at >= 5.0:
+                saved_at = stats.seconds
+                store.write_stats(stats)
+                store.append_plot(stats)
+
+        limits = Limits(settings.max_inputs, settings.max_seconds, settings.stop_on_first)
+        with stop_on_signal(fuzzer):
+            fuzzer.loop(limits, after_batch)
+        fuzzer.commit([])
+        findings = sorted(fuzzer.examiner.findings.values(), key=lambda f: f.id)
+        for finding in findings:
+            store.save_finding(finding)
+        store.write_stats(stats)
+        store.append_plot(stats)
+        self.reporter.end(stats, findings, store.path)
+        return Run(findings, stats, fuzzer.corpus, store.path, self.job.notes())
+
+    def _fuzzer(self, space: InputSpace, groups: list[SeedGroup], store: RunStore | NullStore) -> Fuzzer:
+        settings, target = self.settings, self.job.target
+        total = sum(len(g.index) for g in groups)
+        stats = Stats(seed=settings.seed, target=target.name, unit=target.unit)
+        corpus = Corpus(space, most=max(settings.max_corpus, 2 * total), most_bytes=settings.max_corpus_bytes)
+        frontier = Frontier(total)
+        bandit, mutators = self._mutators(space)
+        breeder = Breeder(
+            space, corpus, Schedule(corpus, frontier, settings.schedule), mutators, bandit, settings.seed, target.device
+        )
+        examiner = Examiner(
+            target=target,
+            space=space,
+            corpus=corpus,
+            stats=stats,
+            sink=store,
+            reseed=lambda i: torch.manual_seed(settings.seed + i),  # type: ignore[arg-type, return-value]
+            enrich=Enricher(self.job, space, settings).enrich,
+            announce=self.reporter.finding,
+            elapsed=lambda: 0.0,
+            shrink_budget=settings.max_shrink,
+            watch_internal=settings.watch == "internal",
+            seeds={i: {n: t[r].cpu() for n, t in g.batch.items()} for g in groups for r, i in enumerate(g.index)},
+        )
+        coverage = None if settings.coverage == "none" else COVERAGES[settings.coverage]()
+        fuzzer = Fuzzer(
+            target=target,
+            space=space,
+            objectives=self.job.objectives(),
+            coverage=coverage,
+            radius=settings.radius,
+            corpus=corpus,
+            frontier=frontier,
+            breeder=breeder,
+            bandit=bandit,
+            examiner=examiner,
+            stats=stats,
+            seed=settings.seed,
+            most_rows=settings.batch_size or most_rows(target, groups),
+            commit=store.commit,
+            persistent=isinstance(store, RunStore),
+        )
+        examiner.elapsed = fuzzer.elapsed
+        return fuzzer
+
+    def _mutators(self, space: InputSpace) -> tuple[Bandit, dict[str, Mutator]]:
+        names = list(self.settings.mutators) if self.settings.mutators is not None else list(MUTATORS)
+        made = {n: MUTATORS[n]() for n in names}
+        usable = {n: m for n, m in made.items() if m.targets(space)}
+        if not usable:
+            raise nnfuzz.UsageError(
+                f"none of the mutators {', '.join(names)} can change these inputs: leave --mutators out, or choose others"
+            )
+        return Bandit(list(usable)), usable
+
+    def _store(self, space: InputSpace, seeds: Seeds) -> RunStore | NullStore:
+        if self.store is not None:
+            return self.store
+        if self.out is None:
+            return NullStore()
+        store = RunStore.create(self.out, self.manifest(space, seeds))
+        save_seed_groups(store.path, self.job.given.groups)
+        return store
+
+    def manifest(self, space: InputSpace, seeds: Seeds) -> dict[str, Any]:
+        """What run.json holds."""
+        return {
+            "nnfuzz": nnfuzz.__version__,
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "numpy": np.__version__,
+            "command": self.settings.context.get("command", [Path(sys.argv[0]).name]),
+            "context": self.settings.context,
+            "settings": self.settings.to_json(),
+            "form": seeds.form.to_json(),
+            "stacked": self.job.stacked,
+            "inputs": [vars(row) for row in RunInfo.rows(space)],
+        }
+
+    def _info(self, space: InputSpace, fuzzer: Fuzzer) -> RunInfo:
+        settings, target = self.settings, self.job.target
+        return RunInfo(
+            title=f"nnfuzz {settings.job}",
+            target=target.describe(),
+            unit=target.unit,
+            why=target.why,
+            inputs=RunInfo.rows(space),
+            seed=settings.seed,
+            device=str(target.device),
+            out=str(self.out or (self.store.path if self.store else None) or "") or None,
+            notes=self.job.notes(),
+            searched=self.job.searched(),
+            max_inputs=settings.max_inputs,
+            max_seconds=settings.max_seconds,
+            settings={"coverage": settings.coverage, "batch": fuzzer.most_rows, "mutators": len(fuzzer.bandit.names)},
+        )
+
+
+def most_rows(target: Any, groups: list[SeedGroup]) -> int:
+    """Rows of a full batch: bounded by memory and by how the target runs. A rule of shapes alone, never of time, so
+    that the same seed gives the same run."""
+    widest = max(sum(t[0].numel() * t.element_size() for t in g.batch.values()) for g in groups)
+    side = getattr(target, "a", target)
+    most = MOST_ROWS.get(getattr(side, "drive", "rows"), 512)
+    return max(8, min(most, 1 << int(np.log2(max(1, BATCH_BYTES // max(1, widest))))))
+
+
+@contextmanager
+def stop_on_signal(fuzzer: Fuzzer) -> Iterator[None]:
+    """Ctrl-C and SIGTERM end the run after the batch in hand; a second Ctrl-C ends it at once (the last batch is lost)."""
+
+    def ask(signum: int, frame: FrameType | None) -> None:
+        if fuzzer.stop_asked:
+            raise KeyboardInterrupt
+        fuzzer.stop_asked = True
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {s: signal.signal(s, ask) for s in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for s, handler in before.items():
+            signal.signal(s, handler)
+
+
+def resume_session(
+    path: str | Path,
+    settings: Settings,
+    model: Callable[..., Any],
+    model_b: Callable[..., Any] | None,
+    reporter: Reporter | None,
+    store: RunStore,
+) -> Run:
+    """Goes on with a run directory; the settings are those it was begun with, but for the limits."""
+    seeds = load_seed_groups(store.path, store.manifest)
+    return Session(settings, model, model_b, seeds, out=path, reporter=reporter, store=store).run(resume=True)

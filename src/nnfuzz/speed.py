@@ -1,0 +1,31 @@
+"""The bare model's own speed, against which a run's speed is stated."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+
+from nnfuzz.seeds import SeedGroup
+from nnfuzz.targets import Target, Want
+
+PATIENCE = 0.15
+"""Seconds for the whole measurement (one call a size at least): it is for the status line; benchmarks take longer."""
+
+
+def raw_rate(target: Target, group: SeedGroup, most_rows: int, patience: float = PATIENCE) -> float:
+    """Candidates per second of the model alone, at the best of three batch sizes, nothing watched."""
+    sizes = sorted({min(64, most_rows), max(1, most_rows // 4), most_rows})
+    best = 0.0
+    for count in sizes:
+        index = torch.arange(count) % len(group.index)
+        batch = {n: t[index.to(t.device)] for n, t in group.batch.items()}
+        began = last = time.perf_counter()
+        while last - began < patience / len(sizes):
+            start = last
+            target.run(batch, Want(layers=False))
+            if target.device.type == "cuda":
+                torch.cuda.synchronize(target.device)
+            last = time.perf_counter()
+            best = max(best, count / max(last - start, 1e-9))
+    return best

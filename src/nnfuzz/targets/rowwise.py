@@ -1,0 +1,101 @@
+"""A model run twice on the same rows: all together, and each alone."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from nnfuzz.errors import ModelFailure, UsageError
+from nnfuzz.seeds import SeedGroup, Seeds
+from nnfuzz.space import Batch, size
+from nnfuzz.targets.base import Target, Trace, Want
+from nnfuzz.targets.drive import Named
+from nnfuzz.targets.taps import reachable_modules
+from nnfuzz.targets.torch import TorchTarget
+
+ROWS = 6
+"""Rows of one candidate: enough for one outlier to spoil others, few enough to be run one by one."""
+
+DIFFERENT_BY_DESIGN = (nn.modules.dropout._DropoutNd, nn.modules.batchnorm._NormBase)
+
+
+class RowwiseTarget(Target):
+    """Candidates are small batches of rows, ``(batch, rows, ...)``.
+
+    Outputs: ``together.*`` from one call with all rows, ``alone.*`` from one call a row, and ``training.*`` from one
+    call in training mode, when the model holds no layer that is different there by design (dropout, batch norm).
+    """
+
+    def __init__(self, side: TorchTarget):
+        self.side = side
+        self.name, self.unit, self.device = side.name, "batch", side.device
+        self.why = "a candidate is a small batch, whose rows are compared with themselves run alone"
+        self.notes: list[str] = []
+        self._training_twin = self._can_train()
+
+    def groups_of_rows(self, seeds: Seeds) -> Seeds:
+        """Seeds as small batches: neighbours together, short of rows repeated."""
+        if not seeds.stacked:
+            raise UsageError(
+                "check rows needs seeds with a first axis of rows (a tensor or dict of tensors), "
+                "but whole candidates were given as a list: stack them"
+            )
+        (group,) = seeds.groups
+        total = size(group.batch)
+        index = [
+            [(i + k) % total for k in range(ROWS)] for i in range(0, total, max(1, ROWS if total > ROWS else total))
+        ]
+        batch = {n: torch.stack([t[rows] for rows in index]) for n, t in group.batch.items()}
+        try:
+            self.run({n: t[:1].to(self.device) for n, t in batch.items()}, Want())
+        except UsageError:
+            raise
+        except Exception as error:
+            raise ModelFailure(f"the model fails on its own seeds: {type(error).__name__}: {error}") from error
+        return Seeds(seeds.form, [SeedGroup(batch, [group.index[r[0]] for r in index])], False, seeds.notes)
+
+    def run(self, batch: Batch, want: Want) -> Trace:
+        return Trace.cat([self._one({n: t[i] for n, t in batch.items()}) for i in range(size(batch))])
+
+    def model_input(self, candidate: Batch) -> Batch:
+        return {n: t[0] for n, t in candidate.items()}
+
+    def describe(self) -> str:
+        return self.side.describe()
+
+    def _one(self, inputs: Batch) -> Trace:
+        together = self.side.call(inputs)
+        count = size(inputs)
+        for name, t in together.items():
+            if t.dim() == 0 or t.shape[0] != count:
+                raise UsageError(
+                    f"output {name} has shape {tuple(t.shape)} for {count} rows, so rows cannot be told apart: "
+                    "the model reduces over them"
+                )
+        alone = [self.side.call({n: t[i : i + 1] for n, t in inputs.items()}) for i in range(count)]
+        outputs = {f"together.{n}": t[None] for n, t in together.items()}
+        outputs |= {f"alone.{n}": torch.cat([a[n] for a in alone])[None] for n in together}
+        if self._training_twin:
+            outputs |= {f"training.{n}": t[None] for n, t in self._in_training(inputs).items()}
+        return Trace(outputs)
+
+    def _in_training(self, inputs: Batch) -> Named:
+        module = self.side.model
+        assert isinstance(module, nn.Module)
+        module.train()
+        try:
+            return self.side.call(inputs)
+        finally:
+            module.eval()
+
+    def _can_train(self) -> bool:
+        if not isinstance(self.side.model, nn.Module):
+            return False
+        inner = [m for root in reachable_modules(self.side.model).values() for m in root.modules()]
+        active = [m for m in inner if isinstance(m, DIFFERENT_BY_DESIGN) and getattr(m, "p", 1) != 0]
+        active += [m for m in inner if getattr(m, "dropout", 0) and isinstance(getattr(m, "dropout", None), float)]
+        if active:
+            self.notes.append(
+                f"train() is not compared with eval(): {type(active[0]).__name__} is different there by design"
+            )
+        return not active
