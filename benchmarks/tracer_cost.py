@@ -1,8 +1,8 @@
 """What looking inside costs: a traced run with one backward pass against a plain forward and backward.
 
-`python benchmarks/tracer_cost.py [--threads 1] [--seconds 2]` prints a table: milliseconds of a plain run, of `observe` and one backward
-pass through outputs and all distances, and their ratio, for three networks at three batch sizes. The two are timed in turn, and the
-median of each is taken, so that a busy machine disturbs both alike.
+`python benchmarks/tracer_cost.py [--threads 1] [--seconds 2]` prints a table: milliseconds of a plain run, of `observe`
+and one backward pass through outputs and all distances, and their ratio, for three networks at three batch sizes. The
+two are timed in turn and the median of each is taken, so that a busy machine disturbs both alike.
 """
 
 import argparse

@@ -40,6 +40,8 @@ def _cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 EYE = torch.eye(2)
+PAIR = torch.ones(1, 1, 2)
+LOGITS, FRAMES = torch.zeros(2, 3), torch.zeros(4, 1, 4)
 SINGULAR = torch.tensor([[1.0, 2.0], [2.0, 4.0]])
 SPREAD = torch.tensor([[3.0, 1.0], [1.0, 2.0]])
 
@@ -143,7 +145,7 @@ CASES: dict[str, list[Case]] = {
     ],
     "matmul.overflow": [Case(torch.mm, [EYE, EYE], [EYE * 300, EYE * 300], (F16,))],
     "conv.overflow": [
-        Case(F.conv1d, [torch.ones(1, 1, 4), torch.ones(1, 1, 2)], [torch.full((1, 1, 4), 6e4), torch.ones(1, 1, 2)], (F16,))
+        Case(F.conv1d, [torch.ones(1, 1, 4), PAIR], [torch.full((1, 1, 4), 6e4), PAIR], (F16,))
     ],
     "mul.overflow": [Case(torch.mul, [t(3.0), t(2.0)], [t(300.0), t(300.0)], (F16,))],
     "div.overflow": [Case(torch.div, [t(3.0), t(2.0)], [t(300.0), t(1e-3)], (F16,))],
@@ -155,7 +157,10 @@ CASES: dict[str, list[Case]] = {
     ],
     "to.overflow": [Case(lambda x: x.half(), [t(65504.0)], [t(65520.0)], (F32,))],
     "to.underflow": [Case(lambda x: x.half(), [t(1e-4)], [t(1e-8)], (F32,))],
-    "eps.lost": [Case(lambda x: x + 1e-8, [t(1.0)], [t(1.0)], (F16,)), Case(lambda x: x.clamp(min=1e-12), [], [t(1.0)], (F16,))],
+    "eps.lost": [
+        Case(lambda x: x + 1e-8, [], [t(1.0)], (F16,)),
+        Case(lambda x: x.clamp(min=1e-12), [], [t(1.0)], (F16,)),
+    ],
     "cholesky.indefinite": [Case(torch.linalg.cholesky, [SPREAD], [-EYE], (F32,))],
     "inv.singular": [Case(torch.linalg.inv, [SPREAD], [SINGULAR], (F32,))],
     "solve.singular": [Case(lambda a: torch.linalg.solve(a, torch.ones(2, 1)), [SPREAD], [SINGULAR], (F32,))],
@@ -169,11 +174,11 @@ CASES: dict[str, list[Case]] = {
     "eigh.repeated": [Case(lambda a: torch.linalg.eigh(a)[1], [SPREAD], [EYE], (F32,))],
     "svd.repeated": [Case(lambda a: torch.linalg.svd(a)[0], [SPREAD], [EYE], (F32,))],
     "nll_loss.ignored": [
-        Case(_cross_entropy, [torch.zeros(2, 3), torch.tensor([1, -100])], [torch.zeros(2, 3), torch.tensor([-100, -100])])
+        Case(_cross_entropy, [LOGITS, torch.tensor([1, -100])], [LOGITS, torch.tensor([-100, -100])])
     ],
     "bce.domain": [Case(F.binary_cross_entropy, [t(0.5), t(1.0)], [t(1.5), t(1.0)])],
     "bce.saturated": [Case(F.binary_cross_entropy, [t(0.5), t(1.0)], [t(0.0), t(1.0)], (F16,))],
-    "ctc_loss.short": [Case(_ctc, [torch.zeros(4, 1, 4), torch.tensor([4])], [torch.zeros(4, 1, 4), torch.tensor([3])], (F32,))],
+    "ctc_loss.short": [Case(_ctc, [FRAMES, torch.tensor([4])], [FRAMES, torch.tensor([3])], (F32,))],
     "multinomial.empty": [Case(lambda p: torch.multinomial(p, 1), [t(0.0, 1)], [t(0.0, 0)])],
     "bernoulli.domain": [Case(torch.bernoulli, [t(0.0, 1)], [t(1.5)])],
     "poisson.negative": [Case(torch.poisson, [t(0.0, 1)], [t(-1.0)])],

@@ -44,7 +44,7 @@ def _quiet(fn):  # torch refuses some operands; the reading is taken before it d
                 warnings.simplefilter("ignore")
                 fn(*xs)
         except RuntimeError:
-            return None
+            return
 
     return run
 
@@ -96,8 +96,8 @@ def test_beyond_the_edge(name: str, case: Case, dtype: torch.dtype):
             assert bad.site.op == found[0].site.op
 
 
-# Operations that people fear at 0 and that torch guards itself. Should one of these fail in another version of torch, it
-# belongs into the catalogue.
+# Operations that people fear at 0 and that torch guards itself. Should one of these fail in another version of torch,
+# it belongs into the catalogue.
 HARMLESS = {
     "vector_norm at 0": lambda x: torch.linalg.vector_norm(x, dim=-1),
     "norm at 0": lambda x: x.norm(),

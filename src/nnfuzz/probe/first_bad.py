@@ -74,7 +74,8 @@ def first_bad(
     """Run `fn(*args, **kwargs)` once and return the first bad operation, or None.
 
     backward: also differentiate the sum of all floating outputs with respect to the floating tensors in `args` and
-              `kwargs` (nested containers too), the parameters of reachable modules and `params`.
+              `kwargs` (nested containers too; only those that require a gradient, if any do), the parameters of
+              reachable modules and `params`.
     watch:    "outputs": only what reaches an output or a gradient. "internal": also infinities that later vanish.
 
     Nothing stays behind: arguments are copied, buffers and random states restored, no `.grad` is written.
@@ -183,6 +184,8 @@ def _copied(tree: tuple[Any, Any], backward: bool) -> tuple[tuple[Any, Any], lis
 
     The program gets a copy of each leaf, not the leaf itself: it may work in place. A tensor given twice stays one.
     """
+    given = [t for t in tree_leaves(tree) if isinstance(t, Tensor) and (t.is_floating_point() or t.is_complex())]
+    marked = {id(t) for t in given if t.requires_grad} or {id(t) for t in given if backward}
     memo: dict[int, Tensor] = {}
     leaves: list[Tensor] = []
     names: dict[int, str] = {}
@@ -191,12 +194,10 @@ def _copied(tree: tuple[Any, Any], backward: bool) -> tuple[tuple[Any, Any], lis
         if not isinstance(x, Tensor) or isinstance(x, nn.Parameter):
             return x
         if id(x) not in memo:
-            floating = x.is_floating_point() or x.is_complex()
-            leaf = x.detach().clone().requires_grad_(floating and (backward or x.requires_grad))
-            if floating and backward:
+            leaf = x.detach().clone().requires_grad_(id(x) in marked)
+            if leaf.requires_grad:
                 leaves.append(leaf)
-            given = leaf.clone() if leaf.requires_grad else leaf
-            memo[id(x)] = given
+            memo[id(x)] = leaf.clone() if leaf.requires_grad else leaf
         return memo[id(x)]
 
     copies: tuple[Any, Any] = tree_map(copy, tree)

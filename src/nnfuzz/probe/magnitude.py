@@ -236,13 +236,22 @@ def _complement(p: Provenance, t: Tensor, made: _Made, _: int) -> Magnitude | No
         one = float(one) if one.numel() == 1 and not one.requires_grad else 0.0
     if not isinstance(probability, Tensor) or abs(one - 1) > torch.finfo(t.dtype).eps / 2 or len(made.args) > 2:
         return None
-    source = p.made(probability)
-    base = "" if source is None else facts(source.func).base
-    if source is None or base not in ("sigmoid", "_softmax"):
+    value = _log_complement(p, probability, _DEPTH)
+    return None if value is None else Magnitude(value, value - log_below_one(t.dtype))
+
+
+def _log_complement(p: Provenance, t: Tensor, depth: int) -> Tensor | None:
+    """log(1 - t) where t is a sigmoid or softmax, reshaped or sliced or not."""
+    made = p.made(t) if depth else None
+    if made is None:
         return None
-    z = _operand(source)
-    value = F.logsigmoid(-z) if base == "sigmoid" else _log_rest(z, source.args[1])
-    return Magnitude(value, value - log_below_one(t.dtype))
+    about = facts(made.func)
+    if about.view or about.base in _PLUMBING:
+        inner = _log_complement(p, made.args[0], depth - 1)
+        return None if inner is None else made.func(inner, *made.args[1:], **made.kwargs)
+    if about.base == "sigmoid":
+        return F.logsigmoid(-_operand(made))
+    return _log_rest(_operand(made), made.args[1]) if about.base == "_softmax" else None
 
 
 def _log_rest(z: Tensor, dim: int) -> Tensor:

@@ -147,7 +147,7 @@ class ModuleStack:
 def restored_buffers(modules: Sequence[nn.Module], *, only_training: bool = False) -> Iterator[None]:
     """Put the buffers of `modules` (running statistics, spectral-norm vectors) back to what they were."""
     saved = [
-        (module, name, buffer, buffer.detach().clone(), buffer._version)
+        (module, name, buffer, buffer.detach().clone())
         for root in modules
         for module in root.modules()
         if module.training or not only_training
@@ -158,9 +158,10 @@ def restored_buffers(modules: Sequence[nn.Module], *, only_training: bool = Fals
         yield
     finally:
         with torch.no_grad():
-            for module, name, buffer, copy, version in saved:
-                if buffer._version != version:
-                    buffer.data.copy_(copy) if buffer.requires_grad else buffer.copy_(copy)
+            for module, name, buffer, copy in saved:
+                # Compared by value: native_batch_norm changes statistics without counting up their version.
+                if not torch.equal(buffer, copy):
+                    buffer.data.copy_(copy)
                 if module._buffers.get(name) is not buffer:
                     module._buffers[name] = buffer
 

@@ -8,7 +8,7 @@ non-finite out of finite operands. A deliberate −inf (a mask) has no origin.
 import math
 import sys
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -191,9 +191,10 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _judge(self, record: Record, number: int, out: Tensor, bad: Symptom) -> frozenset[int]:
         """Origins of a bad output: those of its bad operands, the operation itself, or none (by design)."""
         about = record.facts
-        operands = self.operands(record)
-        bad_operands = [(t, s) for t in operands if (s := symptom(t))]
-        inherited = frozenset[int]().union(*(self._taint_of(t) for t, _ in bad_operands))
+        sources = list(self._sources(record))
+        operands = [t for t, _ in sources]
+        bad_operands = [(memory, s) for t, memory in sources if (s := symptom(t))]
+        inherited = frozenset[int]().union(*(self._taint_of(memory) for memory, _ in bad_operands))
         infinite_scalar = _bad_scalar((*record.args, *record.kwargs.values()))
         if infinite_scalar:
             inherited |= self._scalar_taint
@@ -231,17 +232,19 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def operands(self, record: Record) -> list[Tensor]:
         """Tensors that the operation read, as they were then."""
+        return [t for t, _ in self._sources(record)]
+
+    def _sources(self, record: Record) -> Iterator[tuple[Tensor, Tensor]]:
+        """(contents as they were, the tensor whose memory they were in) of everything that the operation read."""
         about = record.facts
-        found: list[Tensor] = []
         for i, a in enumerate(record.args):
             if i in record.before:
-                found.append(record.before[i])
+                yield record.before[i], a
             elif not (i in about.writes and (about.fills or about.out)):
-                found.extend(tensors_in(a))
+                yield from ((t, t) for t in tensors_in(a))
         for name, a in record.kwargs.items():
             if name != "out":
-                found.extend(tensors_in(a))
-        return found
+                yield from ((t, t) for t in tensors_in(a))
 
     # ------------------------------------------------------------------------------------------ bookkeeping
 
