@@ -1,0 +1,108 @@
+"""The last thing a run prints: each finding with where to look and how to rerun it, or what was searched in vain."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from nnfuzz.report.base import RunInfo
+from nnfuzz.report.printing import command, labelled
+from nnfuzz.report.telling import STATUS, nearness, seen, what, where
+from nnfuzz.report.words import lasting, near, option_time, percent, plural, rate, short
+
+if TYPE_CHECKING:
+    from nnfuzz.findings.finding import Finding
+    from nnfuzz.stats import Stats
+
+LISTED = 20
+"""Findings told in full; the others are in the run directory."""
+STALE = 0.5
+"""Share of the run's time without anything new after which the summary says so."""
+
+
+def summary(
+    info: RunInfo, stats: Stats, findings: Sequence[Finding], path: str | Path | None, resumable: bool = True
+) -> list[RenderableType]:
+    """``resumable``: whether ``nnfuzz resume`` can load the model again (a run started from the command line)."""
+    parts: list[RenderableType] = [_verdict(stats, findings)]
+    for finding in findings[:LISTED]:
+        parts += [Text(), *about(finding, path)]
+    if len(findings) > LISTED:
+        parts += [Text(), Text(f"and {len(findings) - LISTED} more: nnfuzz show {near(path) if path else 'RUN'}")]
+    if not findings:
+        parts.append(labelled(_in_vain(info, stats)))
+    if path is not None and resumable and stats.stopped == "interrupted":
+        parts += [Text(), command("go on", f"nnfuzz resume {near(path)}")]
+    elif path is not None and resumable and not findings:
+        more = f" --max-time {option_time(longer(info.max_seconds))}"
+        parts.append(command("go on", f"nnfuzz resume {near(path)}{more}"))
+    return parts
+
+
+def longer(seconds: float | None) -> float:
+    """Ten times as long, as a round number of minutes."""
+    return 60.0 * max(1, round(10 * (seconds or 60) / 60))
+
+
+def _verdict(stats: Stats, findings: Sequence[Finding]) -> Text:
+    speed = f", {percent(stats.share)} of the model alone" if stats.share is not None else ""
+    cost = f" in {plural(stats.inputs, 'input')}, {lasting(stats.seconds)} ({rate(stats.rate)}{speed})"
+    found = plural(len(findings), "finding") if findings else "Nothing found"
+    stopped = "Interrupted, saved. " if stats.stopped == "interrupted" else ""
+    return Text.assemble(stopped, (found, "bold red" if findings else "bold"), cost)
+
+
+def about(finding: Finding, path: str | Path | None) -> list[RenderableType]:
+    """One finding: what, where to look, how near, and the line that reruns it (``path``: its run)."""
+    spot = f" at {finding.site.op}" if finding.site is not None else ""
+    title = Text.assemble((finding.id, "bold red"), "  ", (what(finding) + spot, "bold"))
+    if not finding.confirmed:
+        title.append(f"  {STATUS.get(finding.status, finding.status)}", style="yellow")
+    rows: list[tuple[str, RenderableType]] = []
+    if finding.site is not None:
+        rows.append(("where", Text(where(finding))))
+        if finding.site.source:
+            rows.append(("", Text(finding.site.source.strip(), style="green")))
+    if finding.severity is not None and math.isfinite(finding.severity):
+        rows.append(("severity", Text(short(finding.severity))))
+    rows.append(("distance", Text(nearness(finding))))
+    rows.append(("found", Text(seen(finding))))
+    rows += [("note", Text(note)) for note in finding.notes[:3]]
+    parts: list[RenderableType] = [title, labelled(rows)]
+    if path is not None:
+        parts.append(command("rerun", f"nnfuzz repro {near(Path(path) / 'findings' / finding.id)}"))
+    return parts
+
+
+def _in_vain(info: RunInfo, stats: Stats) -> list[tuple[str, RenderableType]]:
+    inputs = ", ".join(f"{r.name} {'fixed' if r.fixed else r.range or r.kind}" for r in info.inputs)
+    state = f"{plural(stats.corpus, 'corpus entry', 'corpus entries')}"
+    if not math.isnan(stats.radius):
+        state += f" at a coverage radius of {short(stats.radius)}"
+    searched = [("searched", info.searched), ("inputs", inputs), ("kept", state)]
+    rows: list[tuple[str, RenderableType]] = [(label, Text(text)) for label, text in searched if text]
+    return rows + [("try" if i == 0 else "", Text(h)) for i, h in enumerate(harder(info, stats))]
+
+
+def harder(info: RunInfo, stats: Stats) -> list[str]:
+    """What could find more, most promising first."""
+    hints = list(info.hints)
+    if stats.seconds and (stats.seconds - stats.last_novel) > STALE * stats.seconds:
+        quiet = lasting(stats.seconds - stats.last_novel)
+        hints.append(f"nothing new was seen for {quiet}: other --layers or --coverage, or more seeds")
+    else:
+        hints.append(f"--max-time {option_time(longer(info.max_seconds))}: new behaviour was still turning up")
+    if info.settings.get("watch") == "outputs":
+        hints.append("--watch layers: look at every module's output too")
+    if info.settings.get("gradients") is False:
+        hints.append("drop --no-gradients: gradients lead to the edge of what an operation can take")
+    if any(r.eps is not None for r in info.inputs):
+        hints.append("a larger --eps")
+    if any(r.source == "seeds" and not r.fixed and r.range for r in info.inputs):
+        hints.append("--range: the inputs were held to what the seeds span")
+    return hints[:5]
