@@ -1,10 +1,23 @@
-"""White noise, the classic of TensorFuzz (Odena & Goodfellow 2018), at many strengths and densities."""
+"""White noise, the classic of TensorFuzz (Odena & Goodfellow 2018), at many strengths, densities and scales."""
 
 from __future__ import annotations
+
+import math
 
 import torch
 
 from nnfuzz.mutators.base import Context, Mutator, register
+from nnfuzz.mutators.draw import density, gate, log_uniform
+from nnfuzz.mutators.ranges import (
+    largest,
+    largest_finite,
+    plain,
+    reach_number,
+    reals,
+    signs,
+    smallest_positive,
+    step,
+)
 from nnfuzz.space import Batch, InputSpace, InputSpec
 
 
@@ -16,38 +29,94 @@ class Noise(Mutator):
     keeps_finite = True
 
     def targets(self, space: InputSpace) -> list[InputSpec]:
-        return [s for s in space.mutable if s.is_real]
+        return reals(space)
 
     def mutate(self, batch: Batch, specs: list[InputSpec], ctx: Context) -> None:
         for spec in specs:
             x = batch[spec.name]
             noise = ctx.pool.normal(tuple(x.shape), x.dtype, ctx.rng)
             strength = ctx.log_uniform(0.005, 0.5)
-            if spec.scalar_range is not None:
-                x.add_(noise, alpha=strength * spec.width.item())
+            unit = reach_number(spec)
+            if unit is not None:
+                x.add_(noise, alpha=min(strength * unit, largest_finite(x.dtype)))
             else:
-                x.addcmul_(noise, (strength * spec.width).to(x.dtype).to(x.device).expand_as(x[0]))
+                x.addcmul_(noise, step(spec, x, strength))
 
 
 @register
 class SparseNoise(Mutator):
-    """Noise on a random share of the elements (2 % to 50 %), the rest as in the parent."""
+    """Noise on a random share of the elements, the rest as in the parent.
+
+    Density (2 % to all) and strength (2 % to 100 % of the range) are drawn row by row: for float/half pairs this
+    spread found disagreements on every MNIST seed tried, where one fixed strength did not.
+    """
 
     name = "sparse-noise"
     keeps_finite = True
 
     def targets(self, space: InputSpace) -> list[InputSpec]:
-        return [s for s in space.mutable if s.is_real]
+        return reals(space)
 
     def mutate(self, batch: Batch, specs: list[InputSpec], ctx: Context) -> None:
         for spec in specs:
             x = batch[spec.name]
-            density, strength = ctx.log_uniform(0.02, 0.5), ctx.log_uniform(0.02, 1.0)
             noise = ctx.pool.normal(tuple(x.shape), x.dtype, ctx.rng)
-            gate = ctx.pool.normal(tuple(x.shape), x.dtype, ctx.rng) < _normal_quantile(density)
-            step = (strength * spec.width).to(x.dtype).to(x.device)
-            x.add_(torch.where(gate, noise, 0) * step)
+            kept = torch.where(gate(ctx, x, density(ctx, x)), noise, 0)
+            x.addcmul_(kept, step(spec, x, log_uniform(ctx, x, 0.02, 1.0)))
 
 
-def _normal_quantile(p: float) -> float:
-    return float(torch.special.ndtri(torch.tensor(p, dtype=torch.float64)))
+@register
+class SignNoise(Mutator):
+    """Moves each chosen element up or down by the same step, 1 % to 100 % of the range, with a density of its row.
+
+    L∞ searches live on the corners of the ball: a step of the full diameter of the eps-ball lands on one.
+    """
+
+    name = "sign-noise"
+    keeps_finite = True
+
+    def targets(self, space: InputSpace) -> list[InputSpec]:
+        return reals(space)
+
+    def mutate(self, batch: Batch, specs: list[InputSpec], ctx: Context) -> None:
+        for spec in specs:
+            x = batch[spec.name]
+            size = step(spec, x, log_uniform(ctx, x, 0.01, 1.0))
+            draw = ctx.pool.uniform(tuple(x.shape), torch.float32, ctx.rng)
+            half = density(ctx, x, 0.01) / 2
+            x.add_(torch.where(draw < half, size, 0)).sub_(torch.where(draw > 1 - half, size, 0))
+
+
+@register
+class LogNoise(Mutator):
+    """Steps in orders of magnitude: multiplies elements by 10^(σ·normal), or replaces them by ±10^uniform.
+
+    The uniform exponent spans the dtype's smallest subnormal to the range's end, so that underflow, overflow and
+    cancellation are as likely as the ordinary middle, which linear noise hardly ever leaves.
+    """
+
+    name = "log-noise"
+
+    def targets(self, space: InputSpace) -> list[InputSpec]:
+        return plain(space)
+
+    def mutate(self, batch: Batch, specs: list[InputSpec], ctx: Context) -> None:
+        for spec in specs:
+            x = batch[spec.name]
+            # float32 holds every exponent of float16, bfloat16 and float32; only float64 needs its own.
+            kind = torch.float64 if x.dtype == torch.float64 else torch.float32
+            where = gate(ctx, x, density(ctx, x))
+            if ctx.rng.random() < 0.5:
+                noise = ctx.pool.normal(tuple(x.shape), kind, ctx.rng)
+                factor = torch.exp2(noise * ctx.log_uniform(0.05, 16.0)).clamp_(max=largest_finite(x.dtype))
+                batch[spec.name] = torch.where(where, (x * factor).to(x.dtype), x)
+                continue
+            bottom, top = math.log2(smallest_positive(x.dtype)), math.log2(max(largest(spec), 1e-300))
+            exponent = ctx.pool.uniform(tuple(x.shape), kind, ctx.rng)
+            value = torch.exp2(exponent * (top - bottom) + bottom)
+            negative, positive = signs(spec)
+            if negative and positive:
+                value.copysign_(ctx.pool.normal(tuple(x.shape), kind, ctx.rng))
+            elif negative:
+                value.neg_()
+            batch[spec.name] = torch.where(where, value.to(x.dtype), x)

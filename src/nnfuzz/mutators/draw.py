@@ -1,0 +1,79 @@
+"""Cheap random choices for a whole group: one number a row, or a gate over all elements from the pool."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from nnfuzz.mutators.base import Context
+from nnfuzz.mutators.ranges import largest, signs, smallest_positive, specials
+from nnfuzz.space import InputSpec
+
+
+def column(values: Tensor, x: Tensor) -> Tensor:
+    """(rows,) → (rows, 1, …) as ``x`` has axes."""
+    return values.view(-1, *[1] * (x.dim() - 1))
+
+
+def uniform(ctx: Context, x: Tensor, low: float = 0.0, high: float = 1.0) -> Tensor:
+    """One number a row, uniform in [low, high): float32 ``(rows, 1, …)``."""
+    return column(torch.rand(len(x), generator=ctx.generator, device=x.device), x) * (high - low) + low
+
+
+def log_uniform(ctx: Context, x: Tensor, low: float, high: float) -> Tensor:
+    """One number a row, evenly over orders of magnitude: float64 ``(rows, 1, …)``, since 1e−320 is a magnitude too."""
+    return uniform(ctx, x).double().mul_(math.log(high) - math.log(low)).add_(math.log(low)).exp_()
+
+
+def coin(ctx: Context, x: Tensor, p: float) -> Tensor:
+    """One bool a row, True with probability p: ``(rows, 1, …)``."""
+    return uniform(ctx, x) < p
+
+
+def index(ctx: Context, x: Tensor, n: int) -> Tensor:
+    """One index a row, in [0, n): int64 ``(rows,)``."""
+    return torch.randint(n, (len(x),), generator=ctx.generator, device=x.device)
+
+
+def gate(ctx: Context, x: Tensor, density: Tensor | float) -> Tensor:
+    """Bool of the shape of ``x``, each element True with probability ``density`` (a number, or one a row)."""
+    return ctx.pool.uniform(tuple(x.shape), torch.float32, ctx.rng) < density
+
+
+def density(ctx: Context, x: Tensor, low: float = 0.02, high: float = 1.0) -> Tensor:
+    """One density a row, float32 ``(rows, 1, …)``; never so low that a row of few elements would hardly ever change."""
+    low = min(high, max(low, 1 / max(1, x[0].numel())))
+    return log_uniform(ctx, x, low, high).float()
+
+
+def special(ctx: Context, spec: InputSpec, x: Tensor) -> Tensor:
+    """One special or random legal value a row, float64 ``(rows, 1, …)``.
+
+    A third each: a special value (half of these are zero where it is legal), a magnitude drawn evenly over the
+    orders from the smallest subnormal to the range's end, a number uniform in the range.
+    """
+    table = specials(spec).to(x.device)
+    value = table[index(ctx, x, len(table))]
+    zero = 0.0 if float(table[0]) <= 0 <= float(table[-1]) else float(table[0])
+    value = column(torch.where(coin(ctx, value, 0.5), zero, value), x)
+    if spec.dtype == torch.bool or largest(spec) <= smallest_positive(spec.dtype):
+        return value
+    flat = table[0] + (table[-1] - table[0]).clamp(max=1e308) * uniform(ctx, x).double()
+    which = uniform(ctx, x)
+    return torch.where(which < 1 / 3, value, torch.where(which < 2 / 3, magnitude(ctx, spec, x), flat))
+
+
+def magnitude(ctx: Context, spec: InputSpec, x: Tensor, low: float | None = None) -> Tensor:
+    """One signed number a row, evenly over the orders of magnitude that the range holds: float64 ``(rows, 1, …)``."""
+    top = max(largest(spec), smallest_positive(spec.dtype))
+    return log_uniform(ctx, x, min(top, low or smallest_positive(spec.dtype)), top) * sign(ctx, spec, x)
+
+
+def sign(ctx: Context, spec: InputSpec, x: Tensor) -> Tensor | float:
+    """±1 a row where the range has both signs, else the sign it has."""
+    negative, positive = signs(spec)
+    if negative and positive:
+        return torch.where(coin(ctx, x, 0.5), 1.0, -1.0)
+    return -1.0 if negative else 1.0
