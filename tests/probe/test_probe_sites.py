@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nnfuzz.probe import Site, first_bad, observe
-from nnfuzz.probe.modules import find_modules, module_paths
+from nnfuzz.probe.modules import Program, find_modules
 from nnfuzz.probe.sites import node_op_name, op_name, plain_name
 
 ATEN = torch.ops.aten
@@ -171,6 +171,7 @@ def test_modules_are_found_wherever_they_hide():
     assert list(find_modules(Holder()).values()) == [inner]
     assert list(find_modules(lambda f, x: f(x), (inner,)).values()) == [inner]
     assert find_modules(json.dumps) == {}
-    paths = module_paths({"net": MODEL})
-    assert paths[id(MODEL.blocks[1])] == "blocks.1"
-    assert module_paths({"a": MODEL, "b": inner})[id(MODEL.end)] == "a.end"
+    assert Program.of(uses_global).paths == {id(m): path for path, m in MODEL.named_modules()}
+    both = Program.of(lambda x: MODEL(inner(x)))
+    assert both.paths[id(MODEL.end)] == "MODEL.end"
+    assert both.paths[id(inner)] == "inner"

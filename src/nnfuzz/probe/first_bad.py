@@ -16,14 +16,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 
 from nnfuzz.probe.causes import Link, Operand, bad_index, chain_of, operands_of
-from nnfuzz.probe.modules import (
-    ModuleStack,
-    find_modules,
-    graph_modules,
-    module_paths,
-    restored_buffers,
-    restored_random_state,
-)
+from nnfuzz.probe.modules import ModuleStack, Program, restored_buffers, restored_random_state
 from nnfuzz.probe.sites import Locator, Site
 from nnfuzz.probe.watch import Record, Symptom, Watch, storage_of, symptom
 
@@ -81,16 +74,16 @@ def first_bad(
     Nothing stays behind: arguments are copied, buffers and random states restored, no `.grad` is written.
     """
     kwargs = dict(kwargs or {})
-    roots = find_modules(fn, (*args, *kwargs.values()))
+    program = Program.of(fn, (*args, *kwargs.values()))
     copies, leaves, names = _copied((tuple(args), kwargs), backward)
-    parameters: dict[int, Tensor] = {id(p): p for root in roots.values() for p in root.parameters() if p.requires_grad}
+    parameters: dict[int, Tensor] = {id(p): p for p in program.parameters() if p.requires_grad}
     parameters |= {id(p): p for p in params if p.requires_grad}
-    names |= _parameter_names(roots)
-    modules = ModuleStack(roots)
-    recorder = Watch(Locator(call.__code__, graph_modules(roots)), modules)
+    names |= _parameter_names(program)
+    modules = ModuleStack(program)
+    recorder = Watch(Locator(call.__code__, program.graphs), modules)
     with ExitStack() as stack:
         stack.enter_context(restored_random_state())
-        stack.enter_context(restored_buffers(list(roots.values())))
+        stack.enter_context(restored_buffers(program))
         stack.enter_context(eager())
         stack.enter_context(modules.entered())
         end = _run(recorder, fn, copies, [*leaves, *parameters.values()] if backward else [])
@@ -209,14 +202,12 @@ def _copied(tree: tuple[Any, Any], backward: bool) -> tuple[tuple[Any, Any], lis
     return copies, leaves, names
 
 
-def _parameter_names(roots: Mapping[str, nn.Module]) -> dict[int, str]:
-    paths = module_paths(roots)
+def _parameter_names(program: Program) -> dict[int, str]:
     names: dict[int, str] = {}
-    for root in roots.values():
-        for module in root.modules():
-            prefix = paths.get(id(module), "")
-            for kind, held in (("parameter", module._parameters), ("buffer", module._buffers)):
-                for name, t in held.items():
-                    if t is not None and t.layout is torch.strided:
-                        names[storage_of(t)] = f"{kind} {prefix + '.' if prefix else ''}{name}"
+    for module in program.modules:
+        prefix = program.paths[id(module)]
+        for kind, held in (("parameter", module._parameters), ("buffer", module._buffers)):
+            for name, t in held.items():
+                if t is not None and t.layout is torch.strided:
+                    names[storage_of(t)] = f"{kind} {prefix + '.' if prefix else ''}{name}"
     return names

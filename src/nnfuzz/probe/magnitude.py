@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nnfuzz.probe.ops import facts
+from nnfuzz.probe.ops import OpFacts, facts
 
 _DEPTH = 16  # operations between an exponential and the operand; programs met so far need at most 8
 
@@ -95,14 +95,19 @@ class Provenance:
 
     def __init__(self) -> None:
         self._made: dict[int, _Made] = {}
+        self._begun = False  # whether there has been an exponential: before it views lead to nothing
 
-    def note(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def note(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], about: OpFacts) -> None:
         """Remember a call that is about to run and has a rule (see `follows`)."""
+        if about.base in _SOURCES:
+            self._begun = True
+        elif not self._begun and (about.view or about.base in _PLUMBING):
+            return
         tensors = [a for a in args if isinstance(a, Tensor)]
         if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
             number = torch._C._autograd._get_sequence_nr() - 1
             # First come: an operation without a node of its own (the detach of a saved result) bears the last number.
-            self._made.setdefault(number, _Made(func, args, kwargs, tuple(t._version for t in tensors)))
+            self._made.setdefault(number, _Made(func, args, kwargs, tuple([t._version for t in tensors])))
 
     def made(self, t: Tensor) -> _Made | None:
         """The call that made `t`, if its operands are still what they were."""
@@ -110,7 +115,7 @@ class Provenance:
         made = None if node is None else self._made.get(node._sequence_nr())
         if made is None:
             return None
-        now = tuple(a._version for a in made.args if isinstance(a, Tensor))
+        now = tuple([a._version for a in made.args if isinstance(a, Tensor)])
         return made if now == made.versions else None
 
     def magnitude(self, t: Tensor) -> Magnitude:
@@ -262,6 +267,7 @@ def _log_rest(z: Tensor, dim: int) -> Tensor:
     return torch.where(top, rest, others)
 
 
+_SOURCES = frozenset({"_softmax", "sigmoid", "exp", "exp2"})
 _PLUMBING = frozenset({
     "clone", "index_select", "gather", "index", "repeat", "flip", "roll", "take_along_dim",
 })  # fmt: skip

@@ -3,8 +3,9 @@
 import functools
 import random
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import CodeType, FunctionType, MethodType
 from typing import Any
 
@@ -27,6 +28,8 @@ def find_modules(fn: Callable[..., Any], args: Any = ()) -> dict[str, nn.Module]
     _collect(fn, "", roots, seen, _DEPTH)
     for arg in args.values() if isinstance(args, Mapping) else args:
         _collect(arg, "arg", roots, seen, 2)
+    if len(roots) < 2:
+        return roots
     inner = {id(m) for root in roots.values() for m in root.modules() if m is not root}
     return {name: root for name, root in roots.items() if id(root) not in inner}
 
@@ -87,24 +90,46 @@ def _free_name(name: str, roots: Mapping[str, nn.Module]) -> str:
     return candidate
 
 
-def module_paths(roots: Mapping[str, nn.Module]) -> dict[int, str]:
-    """id(module) → dotted path as in the user's `named_modules`; with several roots prefixed by the root's name."""
-    paths: dict[int, str] = {}
-    for name, root in roots.items():
-        prefix = name if len(roots) > 1 else ""
-        for path, module in root.named_modules():
-            paths.setdefault(id(module), ".".join(p for p in (prefix, path) if p))
-    return paths
+@dataclass(frozen=True)
+class Program:
+    """The modules of a program, gone through once.
 
+    paths:    id(module) → dotted path as in the user's `named_modules`; with several roots prefixed by the root's name.
+    modules:  all of them. graphs: torch.fx modules by the file name of their generated code (see `sites.Locator`).
+    scripted: whether TorchScript is among them.
+    """
 
-def graph_modules(roots: Mapping[str, nn.Module]) -> dict[str, torch.fx.GraphModule]:
-    """torch.fx modules by the file name of their generated code (see `sites.Locator`)."""
-    found: dict[str, torch.fx.GraphModule] = {}
-    for root in roots.values():
-        for module in root.modules():
-            if isinstance(module, torch.fx.GraphModule):
-                found[type(module).forward.__code__.co_filename] = module
-    return found
+    paths: dict[int, str]
+    modules: tuple[nn.Module, ...]
+    graphs: dict[str, torch.fx.GraphModule]
+    scripted: bool
+
+    @classmethod
+    def of(cls, fn: Callable[..., Any], args: Any = ()) -> "Program":
+        """The modules reachable from a callable and its arguments."""
+        roots = find_modules(fn, args)
+        paths: dict[int, str] = {}
+        modules: list[nn.Module] = []
+        # Not named_modules: this runs at every observation, and that one is several times as slow.
+        stack = [(name if len(roots) > 1 else "", root) for name, root in reversed(roots.items())]
+        while stack:
+            path, module = stack.pop()
+            if id(module) in paths:
+                continue
+            paths[id(module)] = path
+            modules.append(module)
+            inner = [(f"{path}.{k}" if path else k, m) for k, m in module._modules.items() if m is not None]
+            stack.extend(reversed(inner))
+        graphs = {
+            type(m).forward.__code__.co_filename: m for m in modules if isinstance(m, torch.fx.GraphModule)
+        }
+        scripted = any(isinstance(m, torch.jit.ScriptModule) for m in modules)
+        return cls(paths, tuple(modules), graphs, scripted)
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """All parameters, once per module that holds them."""
+        for module in self.modules:
+            yield from (p for p in module._parameters.values() if p is not None)
 
 
 class ModuleStack:
@@ -114,8 +139,8 @@ class ModuleStack:
     torch's fast paths for attention (which look at a module's own hooks) as they are.
     """
 
-    def __init__(self, roots: Mapping[str, nn.Module]) -> None:
-        self._paths = module_paths(roots)
+    def __init__(self, program: Program) -> None:
+        self._paths = program.paths
         self._stack: list[str] = []
         self.current = ""
 
@@ -144,12 +169,11 @@ class ModuleStack:
 
 
 @contextmanager
-def restored_buffers(modules: Sequence[nn.Module], *, only_training: bool = False) -> Iterator[None]:
-    """Put the buffers of `modules` (running statistics, spectral-norm vectors) back to what they were."""
+def restored_buffers(program: Program, *, only_training: bool = False) -> Iterator[None]:
+    """Put the buffers of all modules (running statistics, spectral-norm vectors) back to what they were."""
     saved = [
         (module, name, buffer, buffer.detach().clone())
-        for root in modules
-        for module in root.modules()
+        for module in program.modules
         if module.training or not only_training
         for name, buffer in module._buffers.items()
         if buffer is not None and not buffer.is_inference()

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +26,7 @@ from nnfuzz.probe.catalogue import CATALOGUE
 from nnfuzz.probe.first_bad import call, eager
 from nnfuzz.probe.hazard import Call, Catalogue, Hazard
 from nnfuzz.probe.magnitude import Provenance, follows
-from nnfuzz.probe.modules import ModuleStack, find_modules, graph_modules, restored_buffers
+from nnfuzz.probe.modules import ModuleStack, Program, restored_buffers
 from nnfuzz.probe.ops import OpFacts, facts
 from nnfuzz.probe.sites import Locator, Phase, Site, node_op_name
 from nnfuzz.probe.watch import tensors_in
@@ -114,14 +114,14 @@ def observe(
     training mode (batch-norm statistics) are put back, `.grad` is not touched, no hook stays.
     """
     kwargs = dict(kwargs or {})
-    roots = find_modules(fn, (*args, *kwargs.values()))
-    modules = ModuleStack(roots)
-    tracer = Tracer(Locator(call.__code__, graph_modules(roots)), modules, catalogue, rows, select)
+    program = Program.of(fn, (*args, *kwargs.values()))
+    modules = ModuleStack(program)
+    tracer = Tracer(Locator(call.__code__, program.graphs), modules, catalogue, rows, select)
     given_args, given_kwargs = tree_map(_guarded, (tuple(args), kwargs))
     with ExitStack() as stack:
-        stack.enter_context(restored_buffers(list(roots.values()), only_training=True))
+        stack.enter_context(restored_buffers(program, only_training=True))
         stack.enter_context(eager())
-        if _scripted(roots.values()):
+        if program.scripted:
             # The profiling executor differentiates whole blocks by itself; without it operands keep their graph.
             stack.enter_context(torch.jit.optimized_execution(False))  # type: ignore[attr-defined]
         stack.enter_context(modules.entered())
@@ -137,10 +137,6 @@ def _guarded(x: Any) -> Any:
     if isinstance(x, Tensor) and x.requires_grad and x.is_leaf and not isinstance(x, nn.Parameter):
         return x.clone()
     return x
-
-
-def _scripted(roots: Any) -> bool:
-    return any(isinstance(m, torch.jit.ScriptModule) for root in roots for m in root.modules())
 
 
 def _fallback(tracer: "Tracer", outputs: Any, inputs: list[Any]) -> str | None:
@@ -159,6 +155,11 @@ def _fallback(tracer: "Tracer", outputs: Any, inputs: list[Any]) -> str | None:
 class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """The dispatch mode behind `observe`."""
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # Programs run uncompiled here (see `eager`); torch's guard would cost more than most operations do.
+        return False
+
     def __init__(
         self, locator: Locator, modules: ModuleStack, catalogue: Catalogue, rows: int | None, select: Select | None
     ) -> None:
@@ -171,7 +172,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._plans = _plans(catalogue)
         self._sites: dict[Any, Site] = {}
         self._by_sequence: dict[int, Site] = {}
-        self._pending: tuple[OpFacts, tuple[Any, ...], dict[str, Any], tuple[Tensor, ...], Site] | None = None
+        self._pending: tuple[list[Hazard], Call, Site] | None = None
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -179,58 +180,58 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         self.operations += 1
         if self._pending is not None:
-            self._read_results()
+            self.finish()
         plan = self._plans.get(func)
         if plan is None:
             plan = self._plans[func] = _Plan(func, self._plans.catalogue)
         if plan.follow:
-            self._provenance.note(func, args, kwargs)
-        if not plan.hazards:
-            if plan.locate:
-                self._site(plan.facts, sys._getframe(1))
-            return func(*args, **kwargs)
-        site = self._site(plan.facts, sys._getframe(1))
+            self._provenance.note(func, args, kwargs, plan.facts)
         if plan.before:
             made = Call(plan.facts, args, kwargs, self._provenance)
-            for hazard in plan.before:
-                self._read(hazard, made, site)
+            wanted = self._wanted(plan.before, made, plan.facts)
+            if wanted:
+                self._read(wanted, made, self._site(plan.facts, sys._getframe().f_back))
         out = func(*args, **kwargs)
         if plan.after:
-            # The result gets its autograd history only after we return; it is read when the next operation begins.
-            self._pending = (plan.facts, args, kwargs, tuple(tensors_in(out)), site)
+            made = Call(plan.facts, args, kwargs, self._provenance, tuple(tensors_in(out)))
+            wanted = self._wanted(plan.after, made, plan.facts)
+            if wanted:
+                # The result gets its autograd history only after we return; it is read when the next operation begins.
+                self._pending = (wanted, made, self._site(plan.facts, sys._getframe().f_back))
         return out
 
     def finish(self) -> None:
         """Read what the last operation left."""
         if self._pending is not None:
-            self._read_results()
+            pending, self._pending = self._pending, None
+            self._read(*pending)
 
-    def _read_results(self) -> None:
-        assert self._pending is not None
-        about, args, kwargs, outs, site = self._pending
-        self._pending = None
-        made = Call(about, args, kwargs, self._provenance, outs)
-        for hazard in self._plans.catalogue.get(about.base, ()):
-            if hazard.operand == "out":
-                self._read(hazard, made, site)
+    def _wanted(self, hazards: tuple[Hazard, ...], made: Call, about: OpFacts) -> list[Hazard]:
+        """Those of `hazards` that this call can run into."""
+        found = []
+        for hazard in hazards:
+            try:
+                if hazard.applies(made):
+                    found.append(hazard)
+            except (RuntimeError, NotImplementedError) as error:
+                self.skipped.append((about.name, hazard.id, str(error).splitlines()[0]))
+        return found
 
-    def _read(self, hazard: Hazard, made: Call, site: Site) -> None:
-        site = site if hazard.phase == site.phase else self._backward(site)
-        if self._select is not None and not self._select(site, hazard):
-            return
-        try:
-            if not hazard.applies(made):
-                return
-            with _live_autograd():
-                distance = self._reduced(hazard.distance(made), made.raw(hazard.operand))
-        except (RuntimeError, NotImplementedError) as error:
-            # A dtype or layout that a distance cannot handle must not end the user's run; it is reported instead.
-            self.skipped.append((site.key, hazard.id, str(error).splitlines()[0]))
-            return
-        operand = made.raw(hazard.operand)
-        self.readings.append(Reading(site, hazard, operand, distance))
+    def _read(self, hazards: list[Hazard], made: Call, site: Site) -> None:
+        with _LiveAutograd():
+            for hazard in hazards:
+                here = site if hazard.phase == site.phase else self._backward(site)
+                if self._select is not None and not self._select(here, hazard):
+                    continue
+                try:
+                    distance = self._reduced(hazard.distance(made))
+                except (RuntimeError, NotImplementedError) as error:
+                    # A dtype or layout that a distance cannot handle must not end the user's run; it is reported.
+                    self.skipped.append((here.key, hazard.id, str(error).splitlines()[0]))
+                    continue
+                self.readings.append(Reading(here, hazard, made.raw(hazard.operand), distance))
 
-    def _reduced(self, distance: Tensor, operand: Any) -> Tensor:
+    def _reduced(self, distance: Tensor) -> Tensor:
         """Minimum per row where the batch axis is there, else over everything: shape (rows,) or (1,)."""
         n = self._rows
         if n is not None and distance.dim() and distance.shape[0] == n and distance.numel():
@@ -241,18 +242,21 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _site(self, about: OpFacts, frame: Any) -> Site:
         node = torch._C._current_autograd_node()
+        op = about.name
         if node is not None:
-            # A gradient that the program takes itself: name the forward call that made it necessary.
+            # A gradient that the program takes itself: name the forward call that made it necessary, where it is known
+            # (only calls with a reading are), else the line that asks for the gradient.
+            op = node_op_name(node.name()) or op
             forward = self._by_sequence.get(node._sequence_nr())
             if forward is not None:
-                return forward.backward(node_op_name(node.name()) or forward.op)
-        place = self._locator.locate(frame.f_back)
-        key = (about.name, place, self._modules.current, node is None)
+                return forward.backward(op)
+        place = self._locator.locate(frame)
+        key = (op, place, self._modules.current, node is None)
         site = self._sites.get(key)
         if site is None:
             module = self._modules.current if place.module is None else place.module
-            phase: Literal["forward", "backward"] = "forward" if node is None else "backward"
-            site = Site(about.name, module, place.file, place.line, place.source, phase, place.column)
+            phase: Phase = "forward" if node is None else "backward"
+            site = Site(op, module, place.file, place.line, place.source, phase, place.column)
             self._sites[key] = site
         self._by_sequence.setdefault(torch._C._autograd._get_sequence_nr() - 1, site)
         return site
@@ -271,16 +275,14 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
 class _Plan:
     """What to do with one ATen overload; made on its first call."""
 
-    __slots__ = ("after", "before", "facts", "follow", "hazards", "locate")
+    __slots__ = ("after", "before", "facts", "follow")
 
     def __init__(self, func: Any, catalogue: Catalogue) -> None:
         self.facts = facts(func)
-        self.hazards = catalogue.get(self.facts.base, ())
-        self.before = tuple(h for h in self.hazards if h.operand != "out")
-        self.after = tuple(h for h in self.hazards if h.operand == "out")
+        hazards = catalogue.get(self.facts.base, ())
+        self.before = tuple(h for h in hazards if h.operand != "out")
+        self.after = tuple(h for h in hazards if h.operand == "out")
         self.follow = follows(func)
-        # Only operations with an interesting gradient need a place for its sake; views have none.
-        self.locate = not self.facts.view and not self.facts.allocates and self.facts.base != "detach"
 
 
 class _Plans(dict[Any, _Plan]):
@@ -318,5 +320,3 @@ class _LiveAutograd:
         self._grad.__exit__(*error)
         self._guard.__exit__(*error)
 
-
-_live_autograd = _LiveAutograd

@@ -92,6 +92,11 @@ class Record:
 class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Records one run. `records` in execution order; `origins_of(tensor)` afterwards."""
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # Programs run uncompiled here (see `first_bad.eager`), so torch's guard against compiling this is not needed.
+        return False
+
     def __init__(self, locator: Locator, modules: ModuleStack) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.records: list[Record] = []

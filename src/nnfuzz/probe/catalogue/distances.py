@@ -12,6 +12,7 @@ from torch import Tensor
 
 from nnfuzz.probe.hazard import Call
 from nnfuzz.probe.magnitude import direct, log_below_one
+from nnfuzz.probe.watch import extent
 
 Distance = Callable[[Call], Tensor]
 Applies = Callable[[Call], bool]
@@ -114,6 +115,18 @@ def not_too_large(name: str, power: float = 1.0, dtype: torch.dtype | None = Non
 def finite_part(x: Tensor, distance: Tensor) -> Tensor:
     """`distance`, but −1 without a gradient where x is infinite already: log(inf) has none."""
     return torch.where(x.detach().isinf(), -1.0, distance)
+
+
+# Below max^(1/4) (float32: 4e9) an operand is so far from overflow that its distance is not worth its price.
+_FAR = 0.25
+
+
+def comes_near(call: Call, name: str, power: float, dtype: torch.dtype | None = None) -> bool:
+    """Whether |x|^power is at least max^(1/4) somewhere: one pass, and no graph, for what is far away."""
+    low, high = extent(call.raw(name))
+    largest = max(abs(low), abs(high))
+    # Written so that NaN comes near: it must not be passed over.
+    return not (largest == 0 or power * math.log(largest) < _FAR * log_limit(dtype or call.dtype(name)))
 
 
 def is_half(*names: str) -> Callable[[Call], bool]:

@@ -8,6 +8,7 @@ from torch import Tensor
 from nnfuzz.probe.catalogue.distances import (
     Distance,
     above_minus_one,
+    comes_near,
     finite_part,
     is_real,
     is_tensor,
@@ -103,7 +104,7 @@ def _pow_overflow(call: Call) -> Tensor:
 def _pow_overflow_applies(call: Call) -> bool:
     if call.has("self") and not call.raw("self").is_complex():
         e = call.raw("exponent")
-        return isinstance(e, Tensor) or abs(e) > 1
+        return isinstance(e, Tensor) or (abs(e) > 1 and (e < 0 or comes_near(call, "self", e)))
     base = call.raw("self")
     return isinstance(base, float | int) and base > 0 and base != 1 and is_real("exponent")(call)
 

@@ -52,8 +52,8 @@ def _gaps(position: int) -> Distance:
 
 def _vectors(flag: str) -> Applies:
     def applies(call: Call) -> bool:
-        out: Tensor = call.raw("out")
-        return is_real("out")(call) and bool(call.raw(flag, True)) and out.requires_grad and out.shape[-1] > 1
+        a: Tensor = call.raw("A")
+        return is_real("A")(call) and bool(call.raw(flag, True)) and a.requires_grad and min(a.shape[-2:]) > 1
 
     return applies
 

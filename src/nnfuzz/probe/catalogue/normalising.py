@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from nnfuzz.probe.catalogue.distances import finite_part, is_real, log_limit, not_too_large, wants_gradient
+from nnfuzz.probe.catalogue.distances import comes_near, finite_part, is_real, log_limit, not_too_large, wants_gradient
 from nnfuzz.probe.hazard import Call, Hazard
 from nnfuzz.probe.magnitude import direct
 
@@ -77,7 +77,11 @@ def _spread(call: Call) -> Tensor:
 
 def _inner_dtype(call: Call) -> bool:
     """float16 is normalised in float32 inside, where its squares cannot overflow; all others can."""
-    return is_real("input")(call) and call.dtype("input") is not torch.float16
+    return (
+        is_real("input")(call)
+        and call.dtype("input") is not torch.float16
+        and comes_near(call, "input", 2.0, torch.float32)
+    )
 
 
 def _norm(call: Call) -> Tensor:
@@ -134,10 +138,12 @@ HAZARDS = (
            lambda call: torch.tensor(float(_count(call))), "divide the sum by max(count, 1)", _few),
     Hazard("var.overflow", ("var", "std", "var_mean", "std_mean"), "self", "squared deviation passes the maximum",
            "forward", "+inf", _spread, "scale the operand down, or compute the statistic in float32",
-           lambda call: is_real("self")(call) and call.raw("self").dim() > 0),
+           lambda call: is_real("self")(call) and call.raw("self").dim() > 0 and comes_near(call, "self", 2.0)),
     Hazard("norm.overflow", ("linalg_vector_norm", "norm"), "self", "sum of squares passes the maximum", "forward",
            "+inf", _norm, "divide by the largest entry before taking the norm",
-           lambda call: is_real("self")(call) and float(call.raw("ord", call.raw("p", 2))) == 2),
+           lambda call: (
+               is_real("self")(call) and call.raw("ord", call.raw("p", 2)) == 2 and comes_near(call, "self", 2.0)
+           )),
     Hazard("layer_norm.overflow", ("native_layer_norm", "native_group_norm"), "input",
            "sum of squares passes the maximum", "forward", "nan", not_too_large("input", 2.0, torch.float32),
            "keep activations below the square root of the largest number", _inner_dtype),
