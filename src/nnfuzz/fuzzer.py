@@ -31,7 +31,7 @@ from nnfuzz.stats import MutatorYield, Stats
 from nnfuzz.targets import Target, Trace
 
 FIRST_BATCH = 64
-GROW_EVERY = 4
+GROW_EVERY = 8
 """Batches start small, so that an easy failure costs few inputs, and double after so many batches, for speed."""
 MOST_BY_SCORE = 4
 """A batch admits at most this many candidates for their score alone."""

@@ -151,6 +151,7 @@ class TorchTarget(Target):
     def _split(self, named: Named) -> Trace:
         trace = Trace({})
         for name, t in named.items():
+            t = t.detach()  # a model that calls autograd itself runs with gradients on
             tag, _, rest = name.partition(":")
             if tag == "layer":
                 trace.layers[rest] = t
