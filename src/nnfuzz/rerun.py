@@ -39,7 +39,7 @@ def repro(finding_dir: str | Path, model: Any = None, model_b: Any = None) -> Re
         job.prepare()
         objective = _objective_of(job, finding)
         _learn_from_seed(job, objective, finding)
-        seen = confirm(job.target, objective, _candidate(finding, job), lambda i: torch.manual_seed(i))
+        seen = confirm(job.target, objective, _candidate(finding, job), reseed)
     recorded = f"recorded: {finding.symptom} ({finding.cause})"
     if seen.cause is None:
         return ReproResult(False, "", [recorded, "seen now: it does not fail"])
@@ -163,7 +163,8 @@ def model_by_name(context: dict[str, Any], which: str, place: str | Path) -> Cal
         raise UsageError(f"{place} was made in Python, so it does not know its model: pass {which}=…")
     from nnfuzz.loading import load_model
 
-    return load_model(spec, trust=bool(context.get("trust", False)))
+    model: Callable[..., Any] = load_model(spec, trust=bool(context.get("trust", False)))
+    return model
 
 
 def object_by_name(spec: Any) -> Any:

@@ -146,13 +146,17 @@ class Session:
         breeder = Breeder(
             space, corpus, Schedule(corpus, frontier, settings.schedule), mutators, bandit, settings.seed, target.device
         )
+
+        def reseed(run: int) -> None:
+            torch.manual_seed(settings.seed + run)
+
         examiner = Examiner(
             target=target,
             space=space,
             corpus=corpus,
             stats=stats,
             sink=store,
-            reseed=lambda i: torch.manual_seed(settings.seed + i),  # type: ignore[arg-type, return-value]
+            reseed=reseed,
             enrich=Enricher(self.job, space, settings).enrich,
             announce=self.reporter.finding,
             elapsed=lambda: 0.0,

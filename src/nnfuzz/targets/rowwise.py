@@ -92,7 +92,7 @@ class RowwiseTarget(Target):
         if not isinstance(self.side.model, nn.Module):
             return False
         inner = [m for root in reachable_modules(self.side.model).values() for m in root.modules()]
-        active = [m for m in inner if isinstance(m, DIFFERENT_BY_DESIGN) and getattr(m, "p", 1) != 0]
+        active: list[nn.Module] = [m for m in inner if isinstance(m, DIFFERENT_BY_DESIGN) and getattr(m, "p", 1) != 0]
         active += [m for m in inner if getattr(m, "dropout", 0) and isinstance(getattr(m, "dropout", None), float)]
         if active:
             self.notes.append(
