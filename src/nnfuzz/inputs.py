@@ -136,7 +136,7 @@ def _choices(name: str, given: Any, dtype: torch.dtype) -> Tensor | None:
     if not given:
         raise UsageError(f"the list of choices for {name!r} is empty: give at least one value")
     values = torch.tensor(given, dtype=torch.float64 if dtype.is_floating_point else None).to(dtype)
-    return values.unique()  # type: ignore[no-any-return, no-untyped-call]
+    return values.unique()  # type: ignore[no-any-return]
 
 
 def _range(

@@ -47,6 +47,11 @@ def repro(finding_dir: str | Path, model: Any = None, model_b: Any = None) -> Re
     return ReproResult(seen.cause.symptom == finding.symptom, seen.cause.symptom, lines)
 
 
+def reseed(run: int) -> None:
+    """A model that draws random numbers draws the same ones in every rerun."""
+    torch.manual_seed(run)
+
+
 def shrink(finding_dir: str | Path, model: Any = None, model_b: Any = None, max_inputs: int = 20_000) -> Finding:
     """Shrinks a saved finding further and saves it in place; returns it. It only ever gets nearer to its seed."""
     finding = load_finding(Path(finding_dir))
