@@ -257,6 +257,22 @@ def test_nothing_is_left_behind():
     assert not x.requires_grad
 
 
+def test_a_backward_pass_of_the_program_itself_leaves_no_gradient():
+    model = nn.Linear(2, 1)
+    model.bias.grad = torch.ones(1)
+
+    def step(x: Tensor) -> Tensor:
+        loss = (model(x) * 0).log().sum()
+        loss.backward()
+        return loss
+
+    bad = first_bad(step, [torch.ones(1, 2)])
+    assert bad is not None
+    assert bad.site.op == "log"
+    assert model.weight.grad is None
+    assert model.bias.grad.tolist() == [1.0]
+
+
 def test_an_exception_of_the_program_is_passed_on():
     with pytest.raises(KeyError):
         first_bad(lambda x: {}[x], [t(1)])

@@ -10,9 +10,11 @@ import torch.nn.functional as F
 from probe_zoo import ZOO
 from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
+from torch.nn.utils.rnn import pack_padded_sequence
 from torch.utils._pytree import tree_leaves
+from torch.utils.checkpoint import checkpoint
 
-from nnfuzz.probe import Observation, observe
+from nnfuzz.probe import Observation, first_bad, observe
 
 
 def floating(outputs: Any) -> list[Tensor]:
@@ -182,6 +184,44 @@ def test_torchscript_is_traced_with_gradients():
         r = only(seen, "log.zero")
         assert seen.fallback is None
         assert torch.autograd.grad(r.distance.sum(), x)[0].abs().sum() > 0
+
+
+LINEAR = nn.Linear(4, 4)
+
+
+def _autocast(x: Tensor) -> Tensor:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        return LINEAR(x).softmax(-1).log()
+
+
+TRANSFORMS = {
+    "vmap": lambda x: torch.vmap(lambda row: row.log().sum())(x),
+    "func.grad": lambda x: torch.func.grad(lambda y: y.log().sum())(x),
+    "functional_call": lambda x: torch.func.functional_call(LINEAR, {"weight": LINEAR.weight * 2}, (x,)).exp().log(),
+    "checkpoint": lambda x: checkpoint(lambda y: LINEAR(y).softmax(-1).log(), x, use_reentrant=False),
+    "autocast": _autocast,
+    "float8": lambda x: x.to(torch.float8_e4m3fn).float().log(),
+    "foreach": lambda x: torch._foreach_log([x, x])[0] + x.log(),
+    "packed": lambda x: pack_padded_sequence(x[None].log(), [3], batch_first=True).data,
+}
+
+
+@pytest.mark.parametrize("name", TRANSFORMS)
+def test_programs_with_torchs_own_machinery(name: str):
+    x = torch.rand(3, 4, requires_grad=True)
+    seen = observe(TRANSFORMS[name], [x])
+    assert seen.fallback is None
+    found = [r for r in seen.readings if r.hazard.id == "log.zero"]
+    assert found
+    assert torch.autograd.grad(found[0].distance.sum(), x)[0].abs().sum() > 0
+    assert first_bad(TRANSFORMS[name], [x.detach()], backward=True) is None
+
+
+def test_compiled_programs_run_eagerly_here():
+    x = torch.rand(3, 4, requires_grad=True)
+    compiled = torch.compile(lambda x: torch.log(x), backend="eager")
+    r = only(observe(compiled, [x]), "log.zero")
+    assert torch.autograd.grad(r.distance.sum(), x)[0].abs().sum() > 0
 
 
 def test_what_cannot_be_differentiated_is_said():

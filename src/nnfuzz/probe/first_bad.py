@@ -16,7 +16,13 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 
 from nnfuzz.probe.causes import Link, Operand, bad_index, chain_of, operands_of
-from nnfuzz.probe.modules import ModuleStack, Program, restored_buffers, restored_random_state
+from nnfuzz.probe.modules import (
+    ModuleStack,
+    Program,
+    restored_buffers,
+    restored_gradients,
+    restored_random_state,
+)
 from nnfuzz.probe.sites import Locator, Site
 from nnfuzz.probe.watch import Record, Symptom, Watch, storage_of, symptom
 
@@ -84,6 +90,7 @@ def first_bad(
     with ExitStack() as stack:
         stack.enter_context(restored_random_state())
         stack.enter_context(restored_buffers(program))
+        stack.enter_context(restored_gradients(program))
         stack.enter_context(eager())
         stack.enter_context(modules.entered())
         end = _run(recorder, fn, copies, [*leaves, *parameters.values()] if backward else [])

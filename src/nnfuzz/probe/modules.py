@@ -191,6 +191,19 @@ def restored_buffers(program: Program, *, only_training: bool = False) -> Iterat
 
 
 @contextmanager
+def restored_gradients(program: Program) -> Iterator[None]:
+    """Leave `.grad` of all parameters as it was, even where the program itself calls `backward()`."""
+    saved = [(p, p.grad, None if p.grad is None else p.grad.clone()) for p in program.parameters()]
+    try:
+        yield
+    finally:
+        for parameter, grad, copy in saved:
+            parameter.grad = grad
+            if grad is not None and copy is not None:
+                grad.detach().copy_(copy)
+
+
+@contextmanager
 def restored_random_state() -> Iterator[None]:
     """Leave torch's, Python's and NumPy's generators where they were found."""
     torch_state = torch.get_rng_state()

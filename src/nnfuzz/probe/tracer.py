@@ -152,7 +152,7 @@ def _fallback(tracer: "Tracer", outputs: Any, inputs: list[Any]) -> str | None:
     return None
 
 
-class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Tracer(TorchDispatchMode):
     """The dispatch mode behind `observe`."""
 
     @classmethod
@@ -304,19 +304,29 @@ def _plans(catalogue: Catalogue) -> _Plans:
 
 
 class _LiveAutograd:
-    """Autograd as above the mode: the two excluded keys are back, and gradients are recorded."""
+    """Autograd as above the mode: the two excluded keys are back, and gradients are recorded.
 
-    __slots__ = ("_grad", "_guard")
+    Saved-tensor hooks of the program (activation checkpointing, offloading) must not meet what distances save: a
+    checkpoint counts the tensors saved inside it and would find more than when it runs again.
+    """
+
+    __slots__ = ("_grad", "_guard", "_hooks")
 
     def __enter__(self) -> None:
         self._guard = torch._C._ForceDispatchKeyGuard(
             torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set() - _AUTOGRAD
         )
-        self._guard.__enter__()  # type: ignore[no-untyped-call]
+        self._guard.__enter__()
         self._grad = torch.enable_grad()
         self._grad.__enter__()
+        self._hooks = None
+        if torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
+            self._hooks = torch.autograd.graph.saved_tensors_hooks(Tensor.detach, lambda t: t)
+            self._hooks.__enter__()
 
     def __exit__(self, *error: Any) -> None:
+        if self._hooks is not None:
+            self._hooks.__exit__(*error)
         self._grad.__exit__(*error)
         self._guard.__exit__(*error)
 

@@ -89,7 +89,7 @@ class Record:
         self.args, self.kwargs, self.outputs, self.before = (), {}, (), {}
 
 
-class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Watch(TorchDispatchMode):
     """Records one run. `records` in execution order; `origins_of(tensor)` afterwards."""
 
     @classmethod

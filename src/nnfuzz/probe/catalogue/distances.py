@@ -129,9 +129,15 @@ def comes_near(call: Call, name: str, power: float, dtype: torch.dtype | None = 
     return not (largest == 0 or power * math.log(largest) < _FAR * log_limit(dtype or call.dtype(name)))
 
 
-def is_half(*names: str) -> Callable[[Call], bool]:
-    """Applies only to float16 and bfloat16 operands."""
-    return lambda call: all(call.has(n) and call.raw(n).dtype.itemsize == 2 for n in names)
+def is_half(name: str) -> Callable[[Call], bool]:
+    """Applies to float16, and to bfloat16 where it is not far away: its range is that of float32."""
+
+    def applies(call: Call) -> bool:
+        if not call.has(name) or call.raw(name).dtype.itemsize != 2:
+            return False
+        return call.raw(name).dtype is torch.float16 or comes_near(call, name, 1.0)
+
+    return applies
 
 
 def wants_gradient(name: str) -> Callable[[Call], bool]:
