@@ -1,0 +1,120 @@
+"""A failing training: initial weights, the batches that lead there, where and how it fails."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nnfuzz.errors import UsageError
+from nnfuzz.probe import Site
+from nnfuzz.store_files import write_atomically
+from nnfuzz.store_tensors import write_tensors
+from nnfuzz.training.program import Batch, Program
+from nnfuzz.training.repro import readme, script
+
+
+@dataclass(eq=False)
+class TrainingFinding:
+    """One failure of a training program.
+
+    id:            "T0001", in order of discovery.
+    phase:         "forward" (the loss is not finite) or "backward" (only gradients are not).
+    symptom:       "nan", "+inf" or "-inf", of the loss, else of the gradients.
+    mode:          "train", or "eval" where the loss fails with dropout off.
+    site:          first bad operation, None if it could not be found.
+    cause:         that operation in words, with its operands and the chain back to the inputs.
+    step:          index of the failing batch in `batches`: the number of training steps before it.
+    batches:       what the model is trained on, then the failing batch last. All within the ranges.
+    seeds:         of torch's global generator, set before each step's loss (dropout).
+    initial_state: state_dict before the first step, from build(build_seed).
+    inputs:        the failing batch.
+    confirmed:     replayed from the initial weights to the same failure, twice.
+    seconds, tried: since the start of the search; training steps made by then.
+    steps_found:   length of the walk on which it was found, before it was shortened.
+    arm:           the way of searching that found it.
+    drawn:         whether noise was drawn from its stream ("drawn") or searched in its range ("searched").
+    """
+
+    id: str
+    phase: str
+    symptom: str
+    mode: str
+    site: Site | None
+    cause: str
+    batches: list[Batch]
+    seeds: list[int]
+    initial_state: dict[str, Tensor]
+    build_seed: int
+    confirmed: bool
+    seconds: float
+    tried: int
+    steps_found: int
+    arm: str
+    program: Program
+    natural: str = ""
+    drawn: str = "drawn"
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def step(self) -> int:
+        return len(self.batches) - 1
+
+    @property
+    def inputs(self) -> Batch:
+        return self.batches[-1]
+
+    def headline(self) -> str:
+        """One line: what, where, after how many steps."""
+        where = "" if self.site is None else f" at {self.site}"
+        steps = "at once" if self.step == 0 else f"after {self.step} training step{'s' * (self.step != 1)}"
+        return f"{self.id} {self.symptom} in the {'loss' if self.phase == 'forward' else 'gradient'}{where}, {steps}"
+
+    def about(self) -> dict[str, Any]:
+        """What finding.json holds."""
+        site = self.site
+        return {
+            "id": self.id, "kind": "training", "phase": self.phase, "symptom": self.symptom, "mode": self.mode,
+            "site": None if site is None else {"op": site.op, "module": site.module, "file": site.file, "line": site.line,
+                                               "source": site.source, "phase": site.phase},
+            "cause": self.cause, "step": self.step, "seeds": self.seeds, "build_seed": self.build_seed,
+            "confirmed": self.confirmed, "seconds": round(self.seconds, 3), "tried": self.tried,
+            "steps_found": self.steps_found, "arm": self.arm, "natural": self.natural, "noise": self.drawn,
+            "program": None if self.program.path is None else str(self.program.path),
+            "torch": torch.__version__, "notes": self.notes,
+        }  # fmt: skip
+
+    def save(self, directory: str | Path) -> Path:
+        """Write finding.json, initial_state.safetensors, batches.safetensors, repro.py and README.md into a new directory.
+
+        repro.py needs torch, safetensors and the program's file (copied beside it as program_source.txt for the record).
+        """
+        directory = Path(directory)
+        if directory.exists() and any(directory.iterdir()):
+            raise UsageError(f"{directory} is not empty, but a finding is never written over another: choose a new directory")
+        directory.mkdir(parents=True, exist_ok=True)
+        write_tensors(directory / "initial_state.safetensors", self.initial_state)
+        write_tensors(directory / "batches.safetensors", packed(self.batches))
+        write_atomically(directory / "finding.json", json.dumps(self.about(), indent=2) + "\n")
+        write_atomically(directory / "repro.py", script(self))
+        write_atomically(directory / "README.md", readme(self))
+        if self.program.path is not None:
+            shutil.copyfile(self.program.path, directory / "program_source.txt")
+        return directory
+
+
+def packed(batches: list[Batch]) -> dict[str, Tensor]:
+    """Tensors by "step.name"; one that was used before is not stored again, `repro.py` takes the last one of its name."""
+    out: dict[str, Tensor] = {}
+    last: dict[str, Tensor] = {}
+    for i, batch in enumerate(batches):
+        for name, value in batch.items():
+            before = last.get(name)
+            if before is None or before.shape != value.shape or not torch.equal(before, value):
+                out[f"{i:06d}.{name}"] = last[name] = value
+    return out

@@ -1,0 +1,187 @@
+"""Arm: batches chosen for what they do to the weights.
+
+A step on a batch x moves the weights θ against ∇L(θ; x), and with them the distance D of the scouts' nearest input by
+−η ∇D·∇L(θ; x) to first order. So x climbs J(x) = ∇D·∇L(θ; x): what the network is taught is whatever brings the edge nearer,
+even where the operand's own gradient by x has died. J is taken as the difference of two losses, L(θ + εv; x) − L(θ − εv; x)
+with v = ∇D: only first derivatives, and its ascent by x costs two passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from nnfuzz.training.arm import Arm, Hit
+from nnfuzz.training.frozen import NEAR
+from nnfuzz.training.lens import Lens, Target
+from nnfuzz.training.moves import Rprop
+from nnfuzz.training.program import Batch
+from nnfuzz.training.scout import Aim, Scout
+from nnfuzz.training.stream import Stream
+from nnfuzz.training.walk import Walk, seeded
+
+REACH = 0.05  # length of εv relative to the weights: long enough to be above rounding, short enough to be a slope
+REPLACED, EVERY = 0.05, 100  # GRIST: 5 % of the rows every 100 iterations
+
+
+@dataclass(frozen=True)
+class Style:
+    """aim: which of the scouts' inputs the weights are drawn to. descent: scout steps, climb: steps on J and
+    repeat: training steps a round. scaled: v divided by the optimizer's own scale (Adam, Adagrad). compose: propose other batches
+    (rows of one label, extreme rows and noise, the scouts' row) and take those that J prefers. noise: search it in its range too,
+    instead of drawing it for every step."""
+
+    aim: Aim = "best"
+    descent: int = 3
+    climb: int = 2
+    repeat: int = 1
+    scaled: bool = False
+    compose: bool = False
+    noise: bool = False
+
+    def __str__(self) -> str:
+        words = [f"lookahead {self.aim}", f"x{self.repeat}" * (self.repeat > 1), "scaled" * self.scaled, "composed" * self.compose,
+                 "noise" * self.noise]  # fmt: skip
+        return " ".join(w for w in words if w)
+
+
+class Lookahead(Arm):
+    def __init__(self, walk: Walk, stream: Stream, lens: Lens, target: Target, style: Style, start: int = 0) -> None:
+        super().__init__(walk, stream, target)
+        self.style, self.name = style, str(style)
+        self.scout = Scout(stream, lens, [target], first=start, noise=style.noise)
+        self.batch: Batch = dict(stream[start])
+        self._movers: dict[str, Rprop] = {}
+        self._groups = stream.groups()
+        self._oldest = 0
+
+    def round(self) -> Hit | None:
+        """Scouts look, the batch climbs, the weights follow."""
+        seeded(self.walk.seed * 31 + self.rounds)
+        self.rounds += 1
+        style = self.style
+        if not style.noise:
+            self.batch = self.stream.noisy(self.batch, self.rounds)
+            self.scout.batch = self.stream.noisy(self.scout.batch, self.rounds)
+        self.scout.descend(self.walk, style.descent, style.aim)
+        v = self._scaled(self.scout.direction(self.walk, style.aim))
+        distance, row = self.scout.nearest()
+        self.near = min(self.near, distance)
+        self.charge(style.descent + 1, self.scout)
+        self._climb(v, row)
+        for _ in range(style.repeat):
+            if hit := self.train(self.batch):
+                return hit
+        self._replace()
+        if distance < NEAR or self.rounds % 16 == 0:
+            return self.check(self.scout.spread(self.stream[0] | self._noise(), row))
+        return None
+
+    # ------------------------------------------------------------------------------------------ the batch
+
+    def _climb(self, v: list[Tensor | None], row: int) -> None:
+        length = sum(float(g.square().sum()) for g in v if g is not None) ** 0.5
+        if not 0 < length < float("inf"):
+            return
+        weights = sum(float(p.detach().square().sum()) for p in self.walk.parameters) ** 0.5
+        epsilon = REACH * max(weights, 1.0) / length
+        if self.style.compose:
+            self._propose(v, epsilon, row)
+        for _ in range(self.style.climb):
+            leaves = {k: self.batch[k].detach().requires_grad_() for k in self.scout.moved}
+            if not leaves:
+                return
+            _, gradients = self._gain(self.batch | leaves, v, epsilon, list(leaves.values()))
+            self.passes += 2
+            for (name, x), g in zip(leaves.items(), gradients, strict=True):
+                mover = self._movers.setdefault(name, Rprop())
+                self.batch[name] = mover.step(x, g, *self.walk.program.bounds(name))
+
+    def _gain(self, batch: Batch, v: list[Tensor | None], epsilon: float, leaves: list[Tensor]) -> tuple[float, list[Tensor | None]]:
+        """J(batch) up to a factor, and its gradient by `leaves`."""
+        total, sums = 0.0, [torch.zeros_like(x) for x in leaves]
+        for sign in (1.0, -1.0):
+            with shifted(self.walk.parameters, v, sign * epsilon), torch.set_grad_enabled(bool(leaves)):
+                loss = self.walk.program.loss(self.walk.model, batch)
+                if leaves and loss.requires_grad:
+                    for s, g in zip(sums, torch.autograd.grad(loss, leaves, allow_unused=True), strict=True):
+                        if g is not None:
+                            s.add_(torch.nan_to_num(g, nan=0.0), alpha=sign)
+            total += sign * float(loss.detach())
+        return total, list(sums)
+
+    def _propose(self, v: list[Tensor | None], epsilon: float, row: int) -> None:
+        """One other batch, taken in turn; it replaces the present one where J is larger."""
+        makers = self._proposals(row)
+        other = makers[self.rounds % len(makers)]()
+        seed = self.walk.seed + self.rounds
+        seeded(seed)
+        now, _ = self._gain(self.batch, v, epsilon, [])
+        seeded(seed)
+        then, _ = self._gain(other, v, epsilon, [])
+        self.passes += 1.5
+        if then > now:
+            self.batch = other
+            self._movers.clear()
+
+    def _proposals(self, row: int) -> list[Callable[[], Batch]]:
+        program, stream = self.walk.program, self.stream
+
+        def constant(names: list[str], end: int) -> Callable[[], Batch]:
+            return lambda: self.batch | {k: torch.full_like(self.batch[k], program.bounds(k)[end]) for k in names}
+
+        data = self.scout.moved
+        makers: list[Callable[[], Batch]] = [lambda g=g: stream.filled(g) for g in self._groups[:10]]  # type: ignore[misc]
+        makers += [lambda g=g: stream.filled(g) | {k: v for k, v in self.scout.spread(stream.filled(g), row).items()}  # type: ignore[misc]
+                   for g in self._groups[:10]]  # fmt: skip
+        makers += [lambda: self.scout.spread(self.batch, row), lambda: dict(stream[self.rounds])]
+        makers += [constant([k], end) for k in data for end in (0, 1)]
+        return makers
+
+    def _noise(self) -> Batch:
+        return {k: v for k, v in self.batch.items() if self.walk.program.role(k) == "noise"}
+
+    def _replace(self) -> None:
+        """The rows that have been there longest make room for fresh ones."""
+        count = int(REPLACED * self.stream.rows)
+        if self.rounds % EVERY or not count:
+            return
+        fresh = self.stream[self.rounds // EVERY]
+        where = torch.arange(self._oldest, self._oldest + count) % self.stream.rows
+        for name, value in self.batch.items():
+            if self.stream.is_rowwise(value) and self.walk.program.role(name) != "noise":
+                changed = value.detach().clone()
+                changed[where] = fresh[name][where]
+                self.batch[name] = changed
+        self._oldest = (self._oldest + count) % self.stream.rows
+        self._movers.clear()
+
+    def _scaled(self, v: list[Tensor | None]) -> list[Tensor | None]:
+        """v as the optimizer would see it: adaptive ones divide each weight's gradient by its usual size."""
+        if not self.style.scaled:
+            return v
+        out: list[Tensor | None] = []
+        for p, g in zip(self.walk.parameters, v, strict=True):
+            state = self.walk.optimizer.state.get(p, {})
+            square = state.get("exp_avg_sq", state.get("sum", state.get("square_avg")))
+            out.append(g if g is None or not isinstance(square, Tensor) else g / (square.sqrt() + 1e-8))
+        return out
+
+
+@contextmanager
+def shifted(weights: list[torch.nn.Parameter], v: list[Tensor | None], by: float) -> Iterator[None]:
+    """Weights moved by `by`·v for the time being, and put back exactly."""
+    moved = [(p, p.detach().clone(), g) for p, g in zip(weights, v, strict=True) if g is not None]
+    try:
+        with torch.no_grad():
+            for p, _, g in moved:
+                p.add_(g, alpha=by)
+        yield
+    finally:
+        with torch.no_grad():
+            for p, old, _ in moved:
+                p.copy_(old)

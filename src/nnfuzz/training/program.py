@@ -1,0 +1,107 @@
+"""A training program as the user gives it: how weights, loss, batches and optimizer are made, and what is legal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from nnfuzz.errors import UsageError
+
+Batch = dict[str, Tensor]
+Role = Literal["data", "label", "noise"]
+
+_KNOWN = frozenset({"low", "high", "kind", "choices", "fixed", "role"})
+
+
+@dataclass(frozen=True)
+class Input:
+    """What may be done with one tensor of the batch.
+
+    role:      "data" is searched, "label" stays with its row, "noise" is drawn anew from the stream for every step.
+    low, high: inclusive range, None where there is none. Data without a range stays as it is drawn.
+    """
+
+    name: str
+    role: Role
+    low: float | None = None
+    high: float | None = None
+
+    def movable(self, value: Tensor, noise: bool = False) -> bool:
+        """Whether gradient steps may change it; noise, which has a range, only on request."""
+        searched = self.role == "data" or (noise and self.role == "noise")
+        return searched and self.low is not None and value.is_floating_point()
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """Everything that the search runs.
+
+    build(seed) -> module. loss(model, batch) -> scalar. batches(seed) -> iterator of dicts of tensors, all with the
+    batch as first axis (those of another length are shared by all rows). optimizer(model) -> optimizer.
+    eval_loss: the loss counts in eval mode too (dropout off), not only in the training step.
+    path: the file it was read from, if any.
+    """
+
+    build: Callable[[int], nn.Module]
+    loss: Callable[[nn.Module, Batch], Tensor]
+    batches: Callable[[int], Iterator[Batch]]
+    optimizer: Callable[[nn.Module], torch.optim.Optimizer]
+    inputs: Mapping[str, Input]
+    eval_loss: bool = False
+    path: Path | None = None
+
+    def movable(self, batch: Batch, noise: bool = False) -> list[str]:
+        """Names of the inputs that gradient steps may change, in the batch's order."""
+        return [k for k, v in batch.items() if self.inputs[k].movable(v, noise)]
+
+    def role(self, name: str) -> Role:
+        return self.inputs[name].role
+
+    def bounds(self, name: str) -> tuple[float, float]:
+        about = self.inputs[name]
+        assert about.low is not None and about.high is not None
+        return about.low, about.high
+
+    def rows(self, batch: Batch) -> int:
+        """Length of the batch axis: that of the first data tensor."""
+        first = next((k for k in batch if self.role(k) == "data"), next(iter(batch)))
+        return batch[first].shape[0] if batch[first].dim() else 1
+
+
+def make_program(
+    build: Any, loss: Any, batches: Any, optimizer: Any, inputs: Mapping[str, Mapping[str, Any]],
+    eval_loss: bool = False, path: Path | None = None,
+) -> Program:  # fmt: skip
+    """A Program from what the user gave; UsageError where something cannot be right."""
+    for name, value in (("build", build), ("loss", loss), ("batches", batches), ("optimizer", optimizer)):
+        if not callable(value):
+            raise UsageError(f"{name} is a {type(value).__name__}, but must be a function: pass the function itself")
+    if not isinstance(inputs, Mapping) or not inputs:
+        raise UsageError(f"inputs is {inputs!r}, but must name the tensors of a batch: for example {{'x': dict(low=0, high=1)}}")
+    return Program(build, loss, batches, optimizer, {k: _input(k, v) for k, v in inputs.items()}, eval_loss, path)
+
+
+def _input(name: str, rules: Any) -> Input:
+    if isinstance(rules, tuple | list) and len(rules) == 2:
+        rules = dict(low=rules[0], high=rules[1])
+    if not isinstance(rules, Mapping):
+        raise UsageError(f"inputs[{name!r}] is {rules!r}, but must be a dict: write dict(low=0, high=1) or dict(fixed=True)")
+    if unknown := sorted(set(rules) - _KNOWN):
+        raise UsageError(f"inputs[{name!r}] has {', '.join(unknown)}, but only {', '.join(sorted(_KNOWN))} are known: correct the name")
+    low, high = rules.get("low"), rules.get("high")
+    if (low is None) != (high is None):
+        raise UsageError(f"inputs[{name!r}] has only one of low and high, but a range needs both: give the other")
+    if low is not None and not low < high:
+        raise UsageError(f"inputs[{name!r}] has low {low} and high {high}, but low must be below high: exchange them")
+    # A label may have a range; it still stays with its row. Discrete inputs have no gradient to follow.
+    role = rules.get("role") or ("label" if rules.get("fixed") or low is None else "data")
+    if role not in ("data", "label", "noise"):
+        raise UsageError(f"inputs[{name!r}] has the role {role!r}, but data, label and noise are known: choose one")
+    if rules.get("fixed") and role == "data":
+        role = "label"
+    return Input(name, role, None if low is None else float(low), None if high is None else float(high))
