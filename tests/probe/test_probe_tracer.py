@@ -174,16 +174,21 @@ def test_torchscript_is_traced_with_gradients():
             h, _ = self.lstm(x)
             return torch.log(torch.softmax(self.head(h), -1))
 
+    fresh = torch.jit.script(Cell())
     with io.BytesIO() as file:
-        torch.jit.save(torch.jit.script(Cell()), file)
+        torch.jit.save(fresh, file)
         file.seek(0)
-        model = torch.jit.load(file)
+        loaded = torch.jit.load(file)
     x = torch.rand(2, 6, 4, requires_grad=True)
-    for _ in range(4):  # the profiling executor changes the code after a few runs
-        seen = observe(model, [x], rows=2)
-        r = only(seen, "log.zero")
-        assert seen.fallback is None
-        assert torch.autograd.grad(r.distance.sum(), x)[0].abs().sum() > 0
+    for model in (fresh, loaded):
+        for _ in range(4):  # the profiling executor changes the code after a few runs
+            seen = observe(model, [x], rows=2)
+            r = only(seen, "log.zero")
+            assert seen.fallback is None
+            assert torch.autograd.grad(r.distance.sum(), x)[0].abs().sum() > 0
+            assert str(r.site.file).endswith("test_probe_tracer.py")
+    source = only(observe(fresh, [x]), "log.zero").site.source
+    assert source == "return torch.log(torch.softmax(self.head(h), -1))"
 
 
 LINEAR = nn.Linear(4, 4)

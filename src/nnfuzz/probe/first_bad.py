@@ -86,7 +86,7 @@ def first_bad(
     parameters |= {id(p): p for p in params if p.requires_grad}
     names |= _parameter_names(program)
     modules = ModuleStack(program)
-    recorder = Watch(Locator(call.__code__, program.graphs), modules)
+    recorder = Watch(Locator(call.__code__, program.graphs, program.scripted), modules)
     with ExitStack() as stack:
         stack.enter_context(restored_random_state())
         stack.enter_context(restored_buffers(program))

@@ -5,7 +5,6 @@ A *site* is the unit in which everything in `probe/` talks: readings, findings a
 
 import linecache
 import re
-import sys
 import sysconfig
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -119,7 +118,7 @@ def owner(filename: str) -> Literal["user", "third-party", "graph", "machinery"]
     """Whose code a file is. torch, nnfuzz and the standard library are machinery, never a site by themselves."""
     if filename.startswith(_GRAPH):
         return "graph"
-    if filename.startswith((_TORCH, _NNFUZZ, "<frozen", "<__torch__")):
+    if filename.startswith((_TORCH, _NNFUZZ, "<frozen", "<__torch__", "code/__torch__/torch/")):
         return "machinery"
     if "site-packages" in filename or "dist-packages" in filename:
         return "third-party"
@@ -152,15 +151,22 @@ class Locator:
 
     graphs: torch.fx GraphModules by the file name of their generated code, so that a `.pt2` program is named
             by the line of the original source that its graph nodes remember.
+    scripted: whether TorchScript takes part. Its operations have no Python frame, but its interpreter knows the
+            lines of the source that was scripted, on whatever machine that was.
     """
 
-    def __init__(self, boundary: CodeType, graphs: Mapping[str, torch.fx.GraphModule] | None = None) -> None:
+    def __init__(
+        self, boundary: CodeType, graphs: Mapping[str, torch.fx.GraphModule] | None = None, scripted: bool = False
+    ) -> None:
         self._boundary = boundary
         self._graphs = graphs or {}
+        self._scripted = scripted
         self._cache: dict[tuple[CodeType, int], Place] = {}
 
     def locate(self, frame: FrameType | None) -> Place:
         """The innermost user frame below the boundary; else the innermost third-party one; else NOWHERE."""
+        if self._scripted and (place := _script_place()) is not None:
+            return place
         fallback: FrameType | None = None
         while frame is not None:
             code = frame.f_code
@@ -194,6 +200,20 @@ class Locator:
         return replace(_from_stack_trace(node.meta.get("stack_trace")), module=_module_of(node))
 
 
+def _script_place() -> Place | None:
+    """Line of the TorchScript source that is being interpreted; None outside of it.
+
+    A loaded archive names its own code: "code/__torch__/net.py" in the .pt file.
+    """
+    captured = torch._C._profiler.gather_traceback(False, True, False)
+    frames = torch._C._profiler.symbolize_tracebacks([captured])[0]
+    if not frames:
+        return None
+    own = next((f for f in frames if owner(f["filename"]) == "user"), frames[0])
+    file, line = own["filename"], int(own["line"])
+    return Place(file, line, None, linecache.getline(file, line).strip() or None)
+
+
 def _from_stack_trace(trace: str | None) -> Place:
     """Innermost user line of a textual traceback as kept in a graph node's `stack_trace`."""
     frames = re.findall(r'File "([^"]+)", line (\d+), in .*\n\s*(.*)', trace or "")
@@ -209,8 +229,3 @@ def _module_of(node: torch.fx.Node) -> str | None:
         return None
     path = str(list(stack.values())[-1][0])
     return re.sub(r"^L\['self'\]\.?", "", path)
-
-
-def caller() -> FrameType:
-    """The frame that called the function which calls this (CPython only, like the rest of torch)."""
-    return sys._getframe(1)

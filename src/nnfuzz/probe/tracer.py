@@ -116,7 +116,7 @@ def observe(
     kwargs = dict(kwargs or {})
     program = Program.of(fn, (*args, *kwargs.values()))
     modules = ModuleStack(program)
-    tracer = Tracer(Locator(call.__code__, program.graphs), modules, catalogue, rows, select)
+    tracer = Tracer(Locator(call.__code__, program.graphs, program.scripted), modules, catalogue, rows, select)
     given_args, given_kwargs = tree_map(_guarded, (tuple(args), kwargs))
     with ExitStack() as stack:
         stack.enter_context(restored_buffers(program, only_training=True))
