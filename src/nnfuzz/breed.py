@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -29,13 +29,21 @@ class Group:
 
 @dataclass
 class Brood:
-    """Mutants and where they came from. ``parents`` are corpus ids, ``rows`` their places in ``bucket``."""
+    """Mutants and where they came from. ``parents`` are corpus ids, ``rows`` their places in ``bucket``.
+
+    Attributes:
+        keep: rows that are to enter the corpus whatever coverage says. admitted: row → corpus id of those that did.
+        cost: of one mutant, in plain runs of the model.
+    """
 
     batch: Batch
     bucket: Bucket
     rows: NDArray[np.int64]
     groups: list[Group]
     anchors: Anchors
+    keep: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    admitted: dict[int, int] = field(default_factory=dict)
+    cost: int = 1
 
     @property
     def parents(self) -> NDArray[np.int64]:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from nnfuzz.errors import UsageError
+from nnfuzz.gradient import Guide, ScoreGuide, SiteGuide
 from nnfuzz.objectives import Disagreement, NonFinite, Objective, Property
 from nnfuzz.objectives.rows import RowsDiffer
 from nnfuzz.seeds import SeedGroup, Seeds, read_seeds
@@ -79,6 +80,15 @@ class Job(ABC):
     def notes(self) -> list[str]:
         return [*self.given.notes, *self.side.notes]
 
+    def guidable(self) -> bool:
+        """Whether gradients may lead the search at all."""
+        return True
+
+    def guides(self, objectives: list[Objective]) -> list[Guide]:
+        """What gradients follow."""
+        assert isinstance(self.target, TorchTarget | PairTarget)
+        return [ScoreGuide(self.target, objectives[0])]
+
     @abstractmethod
     def objectives(self) -> list[Objective]: ...
 
@@ -104,6 +114,9 @@ class NanJob(Job):
             found.append(NonFinite("outputs", backward=True))
         self._phases = [("gradients" if o.want.backward else "outputs") for o in found]
         return found
+
+    def guides(self, objectives: list[Objective]) -> list[Guide]:
+        return [SiteGuide(self.side)]
 
     def searched(self) -> str:
         where = {"layers": " and in every layer's output", "internal": " and inside"}.get(self.settings.watch, "")
@@ -218,6 +231,9 @@ class RowsJob(Job):
 
     def check(self, space: InputSpace) -> None:
         """There is nothing to choose: rows are run together and alone."""
+
+    def guidable(self) -> bool:
+        return False
 
     def objectives(self) -> list[Objective]:
         return [RowsDiffer(*self.settings.tolerance)]

@@ -39,11 +39,11 @@ def state_of(fuzzer: Fuzzer) -> dict[str, Any]:
     return {
         "counters": {n: getattr(fuzzer.stats, n) for n in COUNTERS},
         "yields": {y.name: [y.tried, y.novel, y.hits] for y in fuzzer.stats.yields.values()},
-        "radius": fuzzer.novelty.radius if fuzzer.novelty is not None else None,
-        "bandit": fuzzer.bandit.state(),
+        "radius": fuzzer.keeper.novelty.radius if fuzzer.keeper.novelty is not None else None,
+        "bandit": fuzzer.parts.bandit.state(),
         "keys": [[slot, key, s.count, s.looked, s.nearest] for (slot, key), s in fuzzer.examiner.keys.items()],
         "counts": {f.id: f.count for f in fuzzer.examiner.findings.values()},
-        "extra": fuzzer.extra_state(),
+        "climber": fuzzer.parts.climber.to_json() if fuzzer.parts.climber is not None else {},
     }
 
 
@@ -54,11 +54,11 @@ def restore(
     findings: Iterable[Finding],
     ancestry: Mapping[int, tuple[int | None, str]],
 ) -> None:
-    """Puts a fuzzer whose objectives and coverage have seen the seeds (``look_at_seeds``) where the run had stopped."""
+    """Puts a fuzzer whose objectives and coverage have seen the seeds (``firstlook.learn``) where the run had stopped."""
     for name, value in state["counters"].items():
         setattr(fuzzer.stats, name, value)
     fuzzer.stats.yields = {n: MutatorYield(n, *v) for n, v in state["yields"].items()}
-    fuzzer.bandit.load(state["bandit"])
+    fuzzer.parts.bandit.load(state["bandit"])
     fuzzer.examiner.keys = {(slot, int(key)): KeyState(*rest) for slot, key, *rest in state["keys"]}
     for finding in findings:
         finding.count = state["counts"].get(finding.id, finding.count)
@@ -68,10 +68,11 @@ def restore(
     fuzzer.corpus.remember(ancestry)
     if state["radius"] is not None and len(fuzzer.corpus):
         vectors = fuzzer.corpus.vectors()
-        fuzzer.novelty = Novelty(vectors.shape[1], fuzzer.radius)
-        fuzzer.novelty.index.add(vectors)
-        fuzzer.novelty.radius = state["radius"]
-    fuzzer.load_extra(state.get("extra", {}))
+        novelty = fuzzer.keeper.novelty = Novelty(vectors.shape[1], fuzzer.keeper.radius)
+        novelty.index.add(vectors)
+        novelty.radius = state["radius"]
+    if fuzzer.parts.climber is not None:
+        fuzzer.parts.climber.load(state.get("climber", {}))
     fuzzer.resume_clock(state["counters"]["seconds"])
 
 
@@ -97,4 +98,4 @@ def _restore_corpus(fuzzer: Fuzzer, records: Iterable[Record]) -> None:
             ids=[r.id for r in some],
         )
         for r in some:
-            fuzzer.frontier.offer(r.id, r.seed_index, r.score)
+            fuzzer.parts.frontier.offer(r.id, r.seed_index, r.score)

@@ -16,14 +16,17 @@ import numpy as np
 import torch
 
 import nnfuzz
+from nnfuzz import firstlook, gradient
 from nnfuzz.breed import Breeder
 from nnfuzz.corpus import Corpus
 from nnfuzz.coverage import COVERAGES
 from nnfuzz.examine import Examiner
 from nnfuzz.findings.enrich import Enricher
-from nnfuzz.fuzzer import Fuzzer, Limits
+from nnfuzz.fuzzer import Fuzzer, Limits, Parts
+from nnfuzz.gradient.steps import followable
 from nnfuzz.inputs import build_space
 from nnfuzz.jobs import Job, make_job
+from nnfuzz.keeper import Keeper
 from nnfuzz.mutators import MUTATORS, Bandit, Mutator
 from nnfuzz.report.base import Reporter, RunInfo, SilentReporter
 from nnfuzz.resume import restore
@@ -101,10 +104,10 @@ class Session:
             fuzzer = self._fuzzer(space, groups, store)
             self.reporter.start(self._info(space, fuzzer))
             if resume:
-                fuzzer.look_at_seeds(groups)
+                firstlook.learn(fuzzer, groups)
                 restore(fuzzer, store.state() or {}, store.records(), store.findings(), store.ancestry())
             else:
-                fuzzer.start(groups)
+                firstlook.start(fuzzer, groups)
             fuzzer.stats.raw_rate = raw_rate(target, max(groups, key=lambda g: len(g.index)), fuzzer.most_rows)
             return self._loop(fuzzer, store)
         finally:
@@ -143,9 +146,8 @@ class Session:
         corpus = Corpus(space, most=max(settings.max_corpus, 2 * total), most_bytes=settings.max_corpus_bytes)
         frontier = Frontier(total)
         bandit, mutators = self._mutators(space)
-        breeder = Breeder(
-            space, corpus, Schedule(corpus, frontier, settings.schedule), mutators, bandit, settings.seed, target.device
-        )
+        schedule = Schedule(corpus, frontier, settings.schedule)
+        breeder = Breeder(space, corpus, schedule, mutators, bandit, settings.seed, target.device)
 
         def reseed(run: int) -> None:
             torch.manual_seed(settings.seed + run)
@@ -165,35 +167,36 @@ class Session:
             seeds={i: {n: t[r].cpu() for n, t in g.batch.items()} for g in groups for r, i in enumerate(g.index)},
         )
         coverage = None if settings.coverage == "none" else COVERAGES[settings.coverage]()
+        keeper = Keeper(corpus, frontier, coverage, settings.radius, bandit, stats, lambda: 0.0)
+        objectives = self.job.objectives()
+        climber = None
+        if gradient.NAME in bandit.names:
+            guides = self.job.guides(objectives)
+            climber = gradient.Climber(
+                guides, space, corpus, schedule, target.unit, target.device, lambda: _sites(examiner)
+            )
+        parts = Parts(target, space, objectives, corpus, frontier, breeder, bandit, keeper, examiner, stats, climber)
         fuzzer = Fuzzer(
-            target=target,
-            space=space,
-            objectives=self.job.objectives(),
-            coverage=coverage,
-            radius=settings.radius,
-            corpus=corpus,
-            frontier=frontier,
-            breeder=breeder,
-            bandit=bandit,
-            examiner=examiner,
-            stats=stats,
+            parts,
             seed=settings.seed,
             most_rows=settings.batch_size or most_rows(target, groups),
-            commit=store.commit,
-            persistent=isinstance(store, RunStore),
+            commit=store.commit if isinstance(store, RunStore) else None,
         )
+        keeper.elapsed = fuzzer.elapsed
         examiner.elapsed = fuzzer.elapsed
         return fuzzer
 
     def _mutators(self, space: InputSpace) -> tuple[Bandit, dict[str, Mutator]]:
-        names = list(self.settings.mutators) if self.settings.mutators is not None else list(MUTATORS)
-        made = {n: MUTATORS[n]() for n in names}
+        asked = self.settings.mutators
+        names = [*MUTATORS, gradient.NAME] if asked is None else list(asked)
+        climbs = gradient.NAME in names and self.settings.gradients and bool(followable(space))
+        made = {n: MUTATORS[n]() for n in names if n != gradient.NAME}
         usable = {n: m for n, m in made.items() if m.targets(space)}
-        if not usable:
+        if not usable and not climbs:
             raise nnfuzz.UsageError(
                 f"none of the mutators {', '.join(names)} can change these inputs: leave --mutators out, or choose others"
             )
-        return Bandit(list(usable)), usable
+        return Bandit([*usable, *([gradient.NAME] if climbs and self.job.guidable() else [])]), usable
 
     def _store(self, space: InputSpace, seeds: Seeds) -> RunStore | NullStore:
         if self.store is not None:
@@ -234,8 +237,17 @@ class Session:
             searched=self.job.searched(),
             max_inputs=settings.max_inputs,
             max_seconds=settings.max_seconds,
-            settings={"coverage": settings.coverage, "batch": fuzzer.most_rows, "mutators": len(fuzzer.bandit.names)},
+            settings={
+                "coverage": settings.coverage,
+                "batch": fuzzer.most_rows,
+                "mutators": len(fuzzer.parts.bandit.names),
+            },
         )
+
+
+def _sites(examiner: Examiner) -> set[str]:
+    """Keys of the sites that findings stand at."""
+    return {f.site.key for f in examiner.findings.values() if f.site is not None}
 
 
 def most_rows(target: Any, groups: list[SeedGroup]) -> int:

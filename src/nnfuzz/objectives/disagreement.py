@@ -31,6 +31,7 @@ class Disagreement(Objective):
     def __init__(self, compare: str | Callable[..., Any] = "argmax", *, ties: bool = False):
         self.compare_name = compare if isinstance(compare, str) else getattr(compare, "__name__", "custom")
         self._compare, self.ties = comparison(compare), ties
+        self.has_margin = self.compare_name.partition(":")[0] in ("argmax", "topk", "threshold")
 
     def judge(self, trace: Trace, batch: Batch) -> Verdict:
         a, b = sides(trace)

@@ -1,0 +1,85 @@
+"""The seeds: objectives and coverage learn from them, clean ones enter the corpus, failing ones are findings."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from nnfuzz.breed import copy_rows
+from nnfuzz.corpus import SEED_MUTATOR
+from nnfuzz.examine import Hit
+from nnfuzz.fuzzer import Fuzzer, hash_of
+from nnfuzz.objectives import Objective, Verdict
+from nnfuzz.seeds import SeedGroup
+from nnfuzz.space import Batch, rows, size
+
+
+def start(fuzzer: Fuzzer, groups: list[SeedGroup]) -> None:
+    """A new run: every seed is run once by every objective."""
+    learn(fuzzer, groups)
+    for group in groups:
+        for a in range(0, len(group.index), fuzzer.most_rows):
+            part = slice(a, a + fuzzer.most_rows)
+            _admit(fuzzer, rows(group.batch, part), group.index[part])
+    fuzzer.commit([])
+
+
+def learn(fuzzer: Fuzzer, groups: list[SeedGroup]) -> None:
+    """Objectives and coverage learn from the first seeds of the commonest shapes; nothing else changes, so that a
+    resumed run can do it again."""
+    group = max(groups, key=lambda g: len(g.index))
+    first = rows(group.batch, slice(0, fuzzer.most_rows))
+    for i, objective in enumerate(fuzzer.objectives):
+        guarded = fuzzer.run(first, objective)
+        if guarded.trace is None:
+            continue
+        objective.learn(guarded.trace, copy_rows(first, guarded.ran))
+        if i == 0 and fuzzer.keeper.coverage is not None:
+            fuzzer.keeper.coverage.fit(guarded.trace, fuzzer.seed)
+
+
+def _admit(fuzzer: Fuzzer, batch: Batch, index: list[int]) -> None:
+    failing: set[int] = set()
+    for objective in fuzzer.objectives[::-1]:  # the first one last: its trace is the one that coverage sees
+        guarded = fuzzer.run(batch, objective)
+        for row, error in guarded.crashed:
+            failing.add(row)
+            _examine(fuzzer, batch, row, index, objective, hash_of(error), error)
+        if guarded.trace is None:
+            return
+        verdict = objective.judge(guarded.trace, copy_rows(batch, guarded.ran))
+        for at in verdict.hits.nonzero()[:, 0].tolist():
+            row = int(guarded.ran[at])
+            failing.add(row)
+            _examine(fuzzer, batch, row, index, objective, _key(verdict, at))
+    clean = np.array([at for at, row in enumerate(guarded.ran.tolist()) if row not in failing], np.int64)
+    if not len(clean):
+        return
+    scores = verdict.score.double().cpu().numpy() if verdict.score is not None else np.full(size(batch), np.nan)
+    vectors = fuzzer.keeper.vectors(guarded.trace, len(guarded.ran))
+    fuzzer.keeper.admit_seeds(
+        copy_rows(batch, guarded.ran[clean]),
+        vectors[torch.from_numpy(clean).to(vectors.device)],
+        [index[int(r)] for r in guarded.ran[clean]],
+        [float(scores[at]) for at in clean],
+    )
+
+
+def _examine(
+    fuzzer: Fuzzer,
+    batch: Batch,
+    row: int,
+    index: list[int],
+    objective: Objective,
+    key: int,
+    error: Exception | None = None,
+) -> None:
+    """A seed that fails is a finding at distance 0; it is not mutated further."""
+    if fuzzer.examiner.worth_a_look(objective, key, 1, 0.0):
+        lone = copy_rows(batch, np.array([row]))
+        anchors = fuzzer.parts.space.anchors(lone)
+        fuzzer.examiner.examine(Hit(lone, anchors, index[row], None, SEED_MUTATOR, key, objective, error))
+
+
+def _key(verdict: Verdict, row: int) -> int:
+    return int(verdict.keys[row]) if verdict.keys is not None else 0
