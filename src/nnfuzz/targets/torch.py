@@ -184,7 +184,13 @@ class TorchTarget(Target):
                 for name, g in zip(wrt, got, strict=False):
                     if g is not None:
                         gradients[name] = g.detach()
-                if any(g is not None and not bool(g.isfinite().all()) for g in got[len(wrt) :]):
+                of_parameters = [g for g in got[len(wrt) :] if g is not None and g.numel()]
+                if of_parameters and all(bool(g.isfinite().all()) for g in of_parameters):
+                    # One number stands for them: of a lone candidate how large they are, of a batch (a sum) that
+                    # they are there at all.
+                    largest = max(float(g.abs().max()) for g in of_parameters) if not per_row else 1.0
+                    gradients["parameters"].fill_(max(largest, 1e-30))
+                elif of_parameters:
                     gradients["parameters"] = self._blame_rows(batch, gradients) if per_row else _nan_like(gradients)
         detached = {n: t.detach() for n, t in outputs.items()}
         return Trace(detached if per_row else {n: t[None] for n, t in detached.items()}, gradients=gradients)
