@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,13 +18,12 @@ ALL = (F32, F16, BF16)
 
 @dataclass
 class Case:
-    """fn(*operands); `safe` and `beyond` are operand lists, cast to each of `dtypes`; `fixed` operands are not cast."""
+    """fn(*operands); `safe` and `beyond` are operand lists, the floating ones cast to each of `dtypes`."""
 
     fn: Callable[..., Any]
     safe: list[Any]
     beyond: list[Any]
     dtypes: tuple[torch.dtype, ...] = ALL
-    fixed: list[Any] = field(default_factory=list)
 
 
 def t(*values: float) -> Tensor:

@@ -1,6 +1,8 @@
 """The first bad operation on small programs, each with a failure that people have met."""
 
+import gc
 import random
+import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -10,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributions import Categorical
 
-from nnfuzz.probe import first_bad
+from nnfuzz.probe import first_bad, observe
 
 INF = float("inf")
 
@@ -184,6 +186,51 @@ def test_values_stand_in_the_report():
     assert (divisor.name, divisor.shape, divisor.dtype) == ("other", (2, 3), "float32")
     assert (divisor.low, divisor.high, divisor.index, divisor.value) == (0.0, 1.0, (1, 1), 0.0)
     assert "input 1[1, 1]" in bad.chain[-1].how
+
+
+def test_values_are_those_of_the_moment():
+    def program(x: Tensor) -> Tensor:
+        p = torch.softmax(x, -1)
+        y = p.log()
+        p.fill_(0.25)
+        return y + p
+
+    with torch.no_grad():
+        bad = first_bad(program, [t(0, 200)])
+    assert bad is not None
+    assert bad.operands[0].value == 0
+    assert "underflow" in bad.chain[0].how
+
+
+def test_long_programs_are_forgotten_from_the_start(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("nnfuzz.probe.watch.KEEP_BYTES", 100)
+
+    def program(x: Tensor) -> Tensor:
+        for _ in range(50):
+            x = x * 0.1
+        return x.log()
+
+    bad = first_bad(program, [torch.ones(8)])
+    assert bad is not None
+    assert bad.site.op == "log"
+    assert 0 < len(bad.chain) < 12
+
+
+def test_no_tensor_outlives_the_run():
+    class Marked(torch.nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            y = x.exp()
+            alive.append(weakref.ref(y))
+            return y.log()
+
+    alive: list[weakref.ref[Tensor]] = []
+    gc.disable()
+    try:
+        first_bad(Marked(), [t(1, 1000)], backward=True)
+        observe(Marked(), [t(1, 2).requires_grad_()])
+        assert [ref() for ref in alive] == [None, None]
+    finally:
+        gc.enable()
 
 
 def test_chain_goes_through_views_and_slices():

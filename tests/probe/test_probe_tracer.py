@@ -236,6 +236,15 @@ def test_what_cannot_be_differentiated_is_said():
     assert "no operation" in str(observe(lambda x: x, [x]).fallback)
 
 
+def test_a_caller_without_gradients_gets_them_here():
+    x = torch.rand(2, requires_grad=True)
+    with torch.no_grad():
+        assert only(observe(torch.log, [x]), "log.zero").distance.requires_grad
+        bad = first_bad(torch.sqrt, [torch.zeros(1)], backward=True)
+    assert bad is not None
+    assert bad.site.phase == "backward"
+
+
 def test_in_place_changes_after_the_operation_do_not_spoil_the_gradient():
     def program(x: Tensor) -> Tensor:
         y = x * 1

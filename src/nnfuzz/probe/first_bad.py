@@ -93,8 +93,12 @@ def first_bad(
         stack.enter_context(restored_gradients(program))
         stack.enter_context(eager())
         stack.enter_context(modules.entered())
+        stories = _Stories(recorder, names)
+        stack.callback(recorder.close)
+        if backward:
+            stack.enter_context(torch.enable_grad())
         end = _run(recorder, fn, copies, [*leaves, *parameters.values()] if backward else [])
-        return _verdict(recorder, end, names, watch)
+        return _verdict(recorder, end, stories, watch)
 
 
 def call(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -151,29 +155,57 @@ def _arrived(recorder: Watch, tensors: list[Tensor], where: Reached) -> _End:
     return _End(where, shows, frozenset().union(*(recorder.origins_of(t) for t, _ in seen)))
 
 
-def _verdict(recorder: Watch, end: _End, names: Mapping[int, str], watch: str) -> BadOp | None:
+def _verdict(recorder: Watch, end: _End, stories: "_Stories", watch: str) -> BadOp | None:
     if end.origins:
-        return _describe(recorder, recorder.records[min(end.origins)], end, names)
+        return stories.of(recorder.records[min(end.origins)], end)
     candidates = recorder.candidates()
     if watch == "internal" and candidates:
-        return _describe(recorder, candidates[0], _End(None), names)
+        return stories.of(candidates[0], _End(None))
     return None
 
 
-def _describe(recorder: Watch, record: Record, end: _End, names: Mapping[int, str]) -> BadOp:
-    index = bad_index(recorder, record)
-    value = record.outputs[record.bad_output].detach()[index]
-    return BadOp(
-        site=record.site,
-        symptom=symptom(value) or "nan",
-        detail=record.detail,
-        index=index,
-        operands=operands_of(recorder, record, index),
-        chain=chain_of(recorder, record, index, names),
-        reached=end.reached,
-        shows=end.shows,
-        absorbed=end.reached is None,
-    )
+@dataclass(frozen=True)
+class _Story:
+    symptom: Symptom
+    index: tuple[int, ...]
+    operands: tuple[Operand, ...]
+    chain: tuple[Link, ...]
+
+
+class _Stories:
+    """What the candidates read and why, taken down while it is still in memory."""
+
+    # A loop may overflow in every turn. Which candidate is asked for is only known at the end; it is nearly always one
+    # of the first.
+    _ENOUGH = 64
+
+    def __init__(self, recorder: Watch, names: Mapping[int, str]) -> None:
+        self._recorder, self._names = recorder, names
+        self._told: dict[int, _Story] = {}
+        recorder.on_candidate = self._listen
+
+    def _listen(self, record: Record) -> None:
+        if len(self._told) < self._ENOUGH:
+            self._told[record.index] = self._tell(record)
+
+    def _tell(self, record: Record) -> _Story:
+        if not record.outputs:  # dropped to save memory
+            return _Story("nan", (), (), ())
+        index = bad_index(self._recorder, record)
+        return _Story(
+            symptom(record.outputs[record.bad_output].detach()[index]) or "nan",
+            index,
+            operands_of(self._recorder, record, index),
+            chain_of(self._recorder, record, index, self._names),
+        )
+
+    def of(self, record: Record, end: _End) -> BadOp:
+        """The finding that `record` is."""
+        story = self._told.get(record.index) or self._tell(record)
+        return BadOp(
+            record.site, story.symptom, record.detail, story.index, story.operands, story.chain,
+            end.reached, end.shows, absorbed=end.reached is None,
+        )  # fmt: skip
 
 
 # ---------------------------------------------------------------------------------------------------- arguments

@@ -147,7 +147,8 @@ class Provenance:
             value = torch.tensor(math.log(abs(a)))
             return Magnitude(value, torch.tensor(math.inf)), False
         found = self._through(a, depth)
-        return (found, True) if found is not None else (direct(widened(a.clone())), False)
+        known = found is not None
+        return found or direct(widened(a.clone()) if a.is_floating_point() else a.float()), known
 
 
 def _consistent(t: Tensor, m: Magnitude) -> Magnitude:

@@ -124,6 +124,7 @@ def observe(
         if program.scripted:
             # The profiling executor differentiates whole blocks by itself; without it operands keep their graph.
             stack.enter_context(torch.jit.optimized_execution(False))  # type: ignore[attr-defined]
+        stack.enter_context(torch.enable_grad())
         stack.enter_context(modules.entered())
         stack.enter_context(tracer)
         outputs = call(fn, given_args, given_kwargs)
@@ -213,8 +214,8 @@ class Tracer(TorchDispatchMode):
             try:
                 if hazard.applies(made):
                     found.append(hazard)
-            except (RuntimeError, NotImplementedError) as error:
-                self.skipped.append((about.name, hazard.id, str(error).splitlines()[0]))
+            except Exception as error:
+                self.skipped.append((about.name, hazard.id, f"{type(error).__name__}: {error}".splitlines()[0]))
         return found
 
     def _read(self, hazards: list[Hazard], made: Call, site: Site) -> None:
@@ -225,9 +226,9 @@ class Tracer(TorchDispatchMode):
                     continue
                 try:
                     distance = self._reduced(hazard.distance(made))
-                except (RuntimeError, NotImplementedError) as error:
-                    # A dtype or layout that a distance cannot handle must not end the user's run; it is reported.
-                    self.skipped.append((here.key, hazard.id, str(error).splitlines()[0]))
+                except Exception as error:
+                    # A call that a distance cannot handle must not end the user's run; it is reported instead.
+                    self.skipped.append((here.key, hazard.id, f"{type(error).__name__}: {error}".splitlines()[0]))
                     continue
                 self.readings.append(Reading(here, hazard, made.raw(hazard.operand), distance))
 

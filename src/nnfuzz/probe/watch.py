@@ -8,7 +8,7 @@ non-finite out of finite operands. A deliberate −inf (a mask) has no origin.
 import math
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -81,7 +81,6 @@ class Record:
     outputs: tuple[Tensor, ...]
     detail: str
     before: dict[int, Tensor] = field(default_factory=dict)  # argument position → contents before being overwritten
-    versions: tuple[int, ...] = ()
     candidate: bool = False
     bad_output: int = 0
 
@@ -100,6 +99,8 @@ class Watch(TorchDispatchMode):
     def __init__(self, locator: Locator, modules: ModuleStack) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.records: list[Record] = []
+        # Called at once: later the program may overwrite what the operation read.
+        self.on_candidate: Callable[[Record], None] | None = None
         self.failed: frozenset[int] | None = None  # origins among the arguments of an operation that raised
         self._locator, self._modules = locator, modules
         self._sites: dict[Any, Site] = {}
@@ -190,7 +191,8 @@ class Watch(TorchDispatchMode):
             origins = self._judge(record, number, out, bad) if bad else frozenset()
             whole = fresh or out.numel() * out.element_size() == out.untyped_storage().nbytes()
             self._taint[key] = origins if whole else origins | self._taint.get(key, frozenset())
-        record.versions = tuple(t._version for t in record.outputs if not t.is_inference())
+        if record.candidate and self.on_candidate is not None:
+            self.on_candidate(record)
         self._keep(record)
 
     def _judge(self, record: Record, number: int, out: Tensor, bad: Symptom) -> frozenset[int]:
@@ -264,14 +266,18 @@ class Watch(TorchDispatchMode):
         """Operations that made something non-finite out of finite operands, in execution order."""
         return [r for r in self.records if r.candidate]
 
+    def close(self) -> None:
+        """Let go of all tensors now; the run is over and they may be gigabytes."""
+        self.on_candidate = None
+        self.records.clear()
+        self._kept.clear()
+
     def _keep(self, record: Record) -> None:
         size = sum(t.numel() * t.element_size() for t in (*record.outputs, *record.before.values()))
         self._kept.append((record, size))
         self._kept_bytes += size
         while self._kept_bytes > KEEP_BYTES and len(self._kept) > 1:
             old, size = self._kept.popleft()
-            if old.candidate:
-                continue  # these are what the answer will be about
             old.forget()
             self._kept_bytes -= size
 

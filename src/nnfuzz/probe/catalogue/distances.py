@@ -140,6 +140,11 @@ def is_half(name: str) -> Callable[[Call], bool]:
     return applies
 
 
+def is_near(name: str) -> Callable[[Call], bool]:
+    """Applies to float16, and to other dtypes where the operand is not far from the largest number."""
+    return lambda call: is_real(name)(call) and (call.raw(name).dtype is torch.float16 or comes_near(call, name, 1.0))
+
+
 def wants_gradient(name: str) -> Callable[[Call], bool]:
     """Applies only where the operand is differentiated."""
     return lambda call: call.has(name) and bool(call.raw(name).requires_grad)

@@ -5,12 +5,13 @@ import math
 import torch
 from torch import Tensor
 
-from nnfuzz.probe.catalogue.distances import finite_part, is_half, log_limit, not_too_large
+from nnfuzz.probe.catalogue.distances import finite_part, is_half, is_near, log_limit, not_too_large
 from nnfuzz.probe.hazard import Call, Hazard
 from nnfuzz.probe.magnitude import direct, log_zero
 
-# In float32 and float64 these need magnitudes of 1e38; looking for that at every convolution would cost more than the
-# model. The result, not the operands, is compared: that is the layer's headroom.
+# In float32 and float64 these need magnitudes of 1e38: products and quotients are looked at for that, sums, matrix
+# products and convolutions are not, since it would cost another pass over every activation. The result, not the
+# operands, is compared: that is the layer's headroom.
 _HALF = is_half("out")
 
 
@@ -82,9 +83,9 @@ HAZARDS = (
     Hazard("conv.overflow", ("convolution", "mkldnn_convolution", "_convolution"), "out",
            "result passes the largest number", "forward", "+inf", not_too_large("out"), _SCALE, _HALF),
     Hazard("mul.overflow", ("mul", "square", "addcmul"), "out", "result passes the largest number", "forward", "+inf",
-           not_too_large("out"), _SCALE, _HALF),
+           not_too_large("out"), _SCALE, is_near("out")),
     Hazard("div.overflow", ("div", "reciprocal"), "out", "quotient passes the largest number", "forward", "+inf",
-           not_too_large("out"), "keep the divisor away from 0", _HALF),
+           not_too_large("out"), "keep the divisor away from 0", is_near("out")),
     Hazard("add.overflow", ("add", "sub", "rsub"), "out", "result passes the largest number", "forward", "+inf",
            not_too_large("out"), _SCALE, _HALF),
     Hazard("sum.overflow", ("sum", "cumsum", "index_add", "scatter_add"), "out", "result passes the largest number",
