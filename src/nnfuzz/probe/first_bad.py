@@ -229,7 +229,8 @@ def _copied(tree: tuple[Any, Any], backward: bool) -> tuple[tuple[Any, Any], lis
             leaf = x.detach().clone().requires_grad_(id(x) in marked)
             if leaf.requires_grad:
                 leaves.append(leaf)
-            memo[id(x)] = leaf.clone() if leaf.requires_grad else leaf
+            with torch.enable_grad():  # a caller under no_grad would cut the copy off from its leaf
+                memo[id(x)] = leaf.clone() if leaf.requires_grad else leaf
         return memo[id(x)]
 
     copies: tuple[Any, Any] = tree_map(copy, tree)

@@ -117,7 +117,6 @@ def observe(
     program = Program.of(fn, (*args, *kwargs.values()))
     modules = ModuleStack(program)
     tracer = Tracer(Locator(call.__code__, program.graphs, program.scripted), modules, catalogue, rows, select)
-    given_args, given_kwargs = tree_map(_guarded, (tuple(args), kwargs))
     with ExitStack() as stack:
         stack.enter_context(restored_buffers(program, only_training=True))
         stack.enter_context(eager())
@@ -125,6 +124,7 @@ def observe(
             # The profiling executor differentiates whole blocks by itself; without it operands keep their graph.
             stack.enter_context(torch.jit.optimized_execution(False))  # type: ignore[attr-defined]
         stack.enter_context(torch.enable_grad())
+        given_args, given_kwargs = tree_map(_guarded, (tuple(args), kwargs))
         stack.enter_context(modules.entered())
         stack.enter_context(tracer)
         outputs = call(fn, given_args, given_kwargs)
