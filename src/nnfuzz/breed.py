@@ -10,13 +10,15 @@ import torch
 from numpy.typing import NDArray
 
 from nnfuzz.corpus import Bucket, Corpus
-from nnfuzz.mutators import Bandit, Context, Mutator, NoisePool
+from nnfuzz.mutators import Bandit, Context, Mutator
+from nnfuzz.mutators.pool import shared_pool
 from nnfuzz.schedule import Schedule
 from nnfuzz.space import Anchors, Batch, InputSpace, rows, size
 
-GROUPS = 8
-"""Groups of a full batch: enough variety for the bandit, few enough that each is one large tensor operation."""
 LEAST_GROUP = 32
+COSTLY_FROM = 512
+COSTLY_SHARE = 32
+"""In batches of at least ``COSTLY_FROM`` rows a costly mutator's group is this part of the batch."""
 
 
 @dataclass
@@ -68,7 +70,7 @@ class Breeder:
     ):
         self.space, self.corpus, self.schedule = space, corpus, schedule
         self.mutators, self.bandit, self.seed = mutators, bandit, seed
-        self.pool = NoisePool(seed, device)
+        self.pool = shared_pool(device)
         self.generator = torch.Generator(device)
         self._buffers: Batch = {}
 
@@ -76,14 +78,32 @@ class Breeder:
         """About ``count`` mutants, by the named mutators in equal groups. Use each brood before asking for the next:
         they share memory."""
         self.generator.manual_seed(int(rng.integers(1 << 62)))
-        share = max(1, count // len(names))
+        shares = self._shares(count, names)
         together: dict[int, list[tuple[str, Bucket, NDArray[np.int64]]]] = {}
         for i, name in enumerate(names):
-            bucket, picked = self.schedule.draw(share, rng)
+            bucket, picked = self.schedule.draw(shares[i], rng)
             place = -1 - i if self.mutators[name].reshapes else id(bucket)
             together.setdefault(place, []).append((name, bucket, picked))
         for groups in together.values():
             yield self._brood(groups, rng)
+
+    def balanced(self, names: list[str], count: int, rng: np.random.Generator) -> list[str]:
+        """The names, and in a large batch a one-pass mutator among them."""
+        cheap = [n for n in self.mutators if self.mutators[n].cheap]
+        if count >= COSTLY_FROM and cheap and not any(n in cheap for n in names):
+            return [*names, cheap[int(rng.integers(len(cheap)))]]
+        return names
+
+    def _shares(self, count: int, names: Sequence[str]) -> list[int]:
+        """Equal groups in small batches. In large ones whatever takes many passes over memory gets a small group, and
+        the one-pass mutators share the rest: else mutating would cost more than the model."""
+        equal = max(1, count // len(names))
+        cheap = [self.mutators[n].cheap for n in names]
+        if count < COSTLY_FROM or not any(cheap):
+            return [equal] * len(names)
+        small = min(equal, max(LEAST_GROUP, count // COSTLY_SHARE))
+        large = (count - small * cheap.count(False)) // cheap.count(True)
+        return [large if c else small for c in cheap]
 
     def _brood(self, drawn: list[tuple[str, Bucket, NDArray[np.int64]]], rng: np.random.Generator) -> Brood:
         bucket = drawn[0][1]

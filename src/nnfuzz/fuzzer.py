@@ -18,11 +18,11 @@ import torch
 from numpy.typing import NDArray
 
 from nnfuzz import gradient
-from nnfuzz.breed import Breeder, Brood, copy_rows
+from nnfuzz.breed import LEAST_GROUP, Breeder, Brood, copy_rows
 from nnfuzz.corpus import Corpus
 from nnfuzz.examine import Examiner, Hit, hit_distances
 from nnfuzz.findings.confirm import exception_cause
-from nnfuzz.guard import Guarded, run_guarded
+from nnfuzz.guard import Guarded, run_guarded, seed_all
 from nnfuzz.keeper import Keeper
 from nnfuzz.mutators import Bandit
 from nnfuzz.objectives import Objective, Verdict
@@ -35,7 +35,6 @@ from nnfuzz.targets import Target
 FIRST_BATCH = 64
 GROW_EVERY = 8
 """Batches start small, so that an easy failure costs few inputs, and double after so many batches, for speed."""
-LEAST_GROUP = 32
 MOST_GROUPS = 8
 """Groups of one mutator in a batch: variety for the bandit, each large enough for one tensor operation."""
 
@@ -97,14 +96,14 @@ class Fuzzer:
         """One batch: choose, mutate, run, judge, keep."""
         self.stats.batches += 1
         rng = np.random.default_rng([self.seed, self.stats.batches])
-        torch.manual_seed(int(rng.integers(1 << 62)))
+        seed_all(int(rng.integers(1 << 62)), self.target.device)
         objective = self.objectives[0 if self.stats.batches % self._backward_every else -1]
         count = self._batch_size(objective, limits)
         names = self.parts.bandit.choose(rng, max(1, min(MOST_GROUPS, count // LEAST_GROUP)))
         climber = self.parts.climber
         if climber is not None and (gradient.NAME in names or climber.wants_turn(self.stats.batches)):
             self._climb(climber, rng)
-        mutators = [n for n in names if n != gradient.NAME]
+        mutators = self.parts.breeder.balanced([n for n in names if n != gradient.NAME], count, rng)
         if mutators and not (limits.stop_on_first and self.examiner.findings):
             for brood in self.parts.breeder.broods(count, mutators, rng):
                 self.run_brood(brood, objective, rng)

@@ -68,6 +68,9 @@ def _join(traces: list[Trace]) -> Trace | None:
     return Trace.cat(traces)
 
 
-def seed_torch(rng: np.random.Generator) -> None:
-    """Models that draw random numbers (dropout in training mode) draw the same ones in a resumed run."""
-    torch.manual_seed(int(rng.integers(1 << 62)))
+def seed_all(seed: int, device: torch.device) -> None:
+    """Models that draw random numbers (dropout in training mode) draw the same ones in a resumed run. Only the
+    generators in use: ``torch.manual_seed`` looks at every kind of device and takes longer than a small batch."""
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        torch.cuda.manual_seed(seed)

@@ -24,6 +24,7 @@ from nnfuzz.examine import Examiner
 from nnfuzz.findings.enrich import Enricher
 from nnfuzz.fuzzer import Fuzzer, Limits, Parts
 from nnfuzz.gradient.steps import followable
+from nnfuzz.guard import seed_all
 from nnfuzz.inputs import build_space
 from nnfuzz.jobs import Job, make_job
 from nnfuzz.keeper import Keeper
@@ -150,7 +151,7 @@ class Session:
         breeder = Breeder(space, corpus, schedule, mutators, bandit, settings.seed, target.device)
 
         def reseed(run: int) -> None:
-            torch.manual_seed(settings.seed + run)
+            seed_all(settings.seed + run, target.device)
 
         examiner = Examiner(
             target=target,

@@ -59,6 +59,9 @@ class Mutator(ABC):
     keeps_finite: ClassVar[bool] = False
     """True when ``mutate`` cannot yield NaN from finite parents, so the NaN sweep is skipped."""
 
+    cheap: ClassVar[bool] = False
+    """True when ``mutate`` is one pass over the batch: full batches are mostly made by such mutators."""
+
     def targets(self, space: InputSpace) -> list[InputSpec]:
         """The inputs this mutator can change in this space; an empty list takes it out of the run."""
         return list(space.mutable)
