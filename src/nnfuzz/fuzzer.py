@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from nnfuzz import gradient
-from nnfuzz.breed import LEAST_GROUP, Breeder, Brood, copy_rows
+from nnfuzz.breed import COSTLY_FROM, LEAST_GROUP, Breeder, Brood, copy_rows
 from nnfuzz.corpus import Corpus
 from nnfuzz.examine import Examiner, Hit, hit_distances
 from nnfuzz.findings.confirm import exception_cause
@@ -35,8 +35,9 @@ from nnfuzz.targets import Target
 FIRST_BATCH = 64
 GROW_EVERY = 8
 """Batches start small, so that an easy failure costs few inputs, and double after so many batches, for speed."""
-MOST_GROUPS = 8
-"""Groups of one mutator in a batch: variety for the bandit, each large enough for one tensor operation."""
+MOST_GROUPS, FEW_GROUPS = 8, 4
+"""Groups of one mutator in a batch: variety for the bandit while batches are small; in large ones every group beyond a
+few costs more time than its variety is worth."""
 
 Commit = Callable[[list[Record], dict[str, Any], list[int]], None]
 
@@ -99,7 +100,7 @@ class Fuzzer:
         seed_all(int(rng.integers(1 << 62)), self.target.device)
         objective = self.objectives[0 if self.stats.batches % self._backward_every else -1]
         count = self._batch_size(objective, limits)
-        names = self.parts.bandit.choose(rng, max(1, min(MOST_GROUPS, count // LEAST_GROUP)))
+        names = self.parts.bandit.choose(rng, _groups(count))
         climber = self.parts.climber
         if climber is not None and (gradient.NAME in names or climber.wants_turn(self.stats.batches)):
             self._climb(climber, rng)
@@ -224,6 +225,10 @@ class Fuzzer:
             records = self.corpus.records(self.keeper.admitted, self.stats.batches, self.stats.inputs)
             self._commit(records, state_of(self), evicted)
         self.keeper.admitted = []
+
+
+def _groups(count: int) -> int:
+    return FEW_GROUPS if count >= COSTLY_FROM else max(1, min(MOST_GROUPS, count // LEAST_GROUP))
 
 
 def hash_of(error: Exception) -> int:
