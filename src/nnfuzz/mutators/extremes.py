@@ -6,8 +6,8 @@ import torch
 
 from nnfuzz.kinds import KINDS
 from nnfuzz.mutators.base import Context, Mutator, register
-from nnfuzz.mutators.draw import coin, column, index
-from nnfuzz.mutators.ranges import cast, ends
+from nnfuzz.mutators.draw import coin, column, group_density, index
+from nnfuzz.mutators.ranges import cast, ends, largest_finite
 from nnfuzz.mutators.regions import region
 from nnfuzz.space import Batch, InputSpace, InputSpec
 
@@ -29,8 +29,13 @@ class Extremes(Mutator):
         for spec in specs:
             x = batch[spec.name]
             low, high = ends(spec, x)
+            if x.is_floating_point() and ctx.rng.random() < 0.4:
+                # Random elements far beyond either end: the projection brings them back to it.
+                far = ctx.pool.signs(tuple(x.shape), x.dtype, ctx.rng, group_density(ctx, x))
+                x.add_(far, alpha=largest_finite(x.dtype)).add_(far, alpha=largest_finite(x.dtype))
+                continue
             where = region(ctx, x)
-            if ctx.rng.random() < 0.5:
+            if ctx.rng.random() < 0.2:
                 up = ctx.pool.normal(tuple(x.shape), torch.float32, ctx.rng) > 0
                 value = torch.where(up, high, low)
             else:

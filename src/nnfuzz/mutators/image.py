@@ -76,12 +76,12 @@ class Blur(ImageMutator):
 def _mean_along(x: Tensor, axis: int, reach: int) -> Tensor:
     """Mean of the 2·reach + 1 neighbours along an axis, edges repeated."""
     n = x.shape[axis]
-    place = torch.arange(n, device=x.device)
-    total = x.clone()
-    for k in range(1, reach + 1):
-        total += x.index_select(axis, (place - k).clamp(min=0))
-        total += x.index_select(axis, (place + k).clamp(max=n - 1))
-    return total / (2 * reach + 1)
+    first, last = x.narrow(axis, 0, 1), x.narrow(axis, n - 1, 1)
+    padded = torch.cat([*[first] * reach, x, *[last] * reach], axis)
+    total = padded.narrow(axis, 0, n) + padded.narrow(axis, 2 * reach, n)
+    for k in range(1, 2 * reach):
+        total += padded.narrow(axis, k, n)
+    return total.div_(2 * reach + 1)
 
 
 @register

@@ -7,7 +7,7 @@ import math
 import torch
 
 from nnfuzz.mutators.base import Context, Mutator, register
-from nnfuzz.mutators.draw import density, gate, group_density, log_uniform
+from nnfuzz.mutators.draw import blend, density, group_density, log_uniform, weight
 from nnfuzz.mutators.ranges import (
     largest,
     largest_finite,
@@ -105,11 +105,12 @@ class LogNoise(Mutator):
             x = batch[spec.name]
             # float32 holds every exponent of float16, bfloat16 and float32; only float64 needs its own.
             kind = torch.float64 if x.dtype == torch.float64 else torch.float32
-            where = gate(ctx, x, density(ctx, x))
+            where = weight(ctx, x, density(ctx, x))
             if ctx.rng.random() < 0.5:
                 noise = ctx.pool.normal(tuple(x.shape), kind, ctx.rng)
                 factor = torch.exp2(noise * ctx.log_uniform(0.05, 16.0)).clamp_(max=largest_finite(x.dtype))
-                batch[spec.name] = torch.where(where, (x * factor).to(x.dtype), x)
+                limit = largest(spec)
+                batch[spec.name] = blend(x, factor.mul_(x).clamp_(-limit, limit).to(x.dtype), where, spec)
                 continue
             bottom, top = math.log2(smallest_positive(x.dtype)), math.log2(max(largest(spec), 1e-300))
             exponent = ctx.pool.uniform(tuple(x.shape), kind, ctx.rng)
@@ -119,4 +120,4 @@ class LogNoise(Mutator):
                 value.copysign_(ctx.pool.normal(tuple(x.shape), kind, ctx.rng))
             elif negative:
                 value.neg_()
-            batch[spec.name] = torch.where(where, value.to(x.dtype), x)
+            batch[spec.name] = blend(x, value.clamp_(-largest(spec), largest(spec)).to(x.dtype), where, spec)

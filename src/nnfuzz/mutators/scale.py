@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from nnfuzz.mutators.base import Context, Mutator, register
-from nnfuzz.mutators.draw import coin, column, index, log_uniform, magnitude, uniform
+from nnfuzz.mutators.draw import coin, column, index, log_uniform, magnitude, peak, uniform
 from nnfuzz.mutators.ranges import largest, largest_finite, plain, smallest_positive
 from nnfuzz.mutators.regions import along, long_axes, one_element, positions, region
 from nnfuzz.space import Batch, InputSpace, InputSpec
@@ -30,9 +30,8 @@ class Scale(Mutator):
             if ctx.rng.random() < 0.4:
                 factor = 10.0 ** column(index(ctx, x, 13) - 6, x).double()
             else:
-                peak = x.abs().flatten(1).amax(1) if x.dim() > 1 else x.abs()
                 tiny = smallest_positive(x.dtype)
-                factor = magnitude(ctx, spec, x).abs() / column(peak, x).double().clamp(min=tiny)
+                factor = magnitude(ctx, spec, x).abs() / column(peak(x), x).double().clamp(min=tiny)
             factor = factor.clamp(max=largest_finite(x.dtype)).to(x.dtype)  # 0 × inf would be NaN
             x.mul_(torch.where(region(ctx, x), factor, 1))
 
@@ -65,10 +64,10 @@ class Offset(Mutator):
             if axes and ctx.rng.random() < 0.5:  # each slice along the first axis at its own multiple
                 share = torch.rand(len(x), x.shape[axes[0]], generator=ctx.generator, device=x.device)
                 base = base * along(share, x, axes[0])
-            peak = column(x.abs().flatten(1).amax(1) if x.dim() > 1 else x.abs(), x).double()
-            spread = log_uniform(ctx, x, 1e-8, 0.1) * base.abs() / peak.clamp(min=smallest_positive(x.dtype))
+            own = column(peak(x), x).double().clamp(min=smallest_positive(x.dtype))
+            spread = log_uniform(ctx, x, 1e-8, 0.1) * base.abs() / own
             limit = largest_finite(x.dtype)
-            batch[spec.name] = x * spread.clamp(max=limit).to(x.dtype) + base.clamp(-limit, limit).to(x.dtype)
+            x.mul_(spread.clamp(max=limit).to(x.dtype)).add_(base.clamp(-limit, limit).to(x.dtype))
 
 
 @register
