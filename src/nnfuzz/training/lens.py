@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from nnfuzz.probe import Hazard, Site, observe
 from nnfuzz.training.program import Batch, Program
 
-
 PASS_MS, LOOK_MS = 0.3, 1.5  # of a tiny model: a training step, a traced pass with its gradient
 FLOPS = 6 / 2e7  # milliseconds per weight and row: three passes of a multiply-add at 20 GFLOP/s
 
@@ -20,6 +19,7 @@ class Target:
     """One unsafe place: the hazards of one operation's operand, forward and backward, taken together.
 
     start: distance on natural data with fresh weights. best: the least that was reached anywhere.
+    led: how many brackets of the portfolio aimed at it first.
     """
 
     name: str
@@ -27,6 +27,7 @@ class Target:
     op: str = ""
     start: float = float("inf")
     best: float = float("inf")
+    led: int = 0
 
     def covered(self, distance: float) -> float:
         """How much of the way is done: 0 at the start, 1 at the edge."""

@@ -32,8 +32,8 @@ def load_program(path: str | Path) -> Program:
     if inputs is None:
         raise UsageError(f"{path.name} does not define INPUTS, the ranges of a batch: add INPUTS = {{'x': dict(low=0, high=1)}}")
     eval_loss = bool(getattr(module, "CHECK_EVAL", getattr(module, "eval_loss", False)))
-    parts = (getattr(module, n) for n in _NAMES)
-    return make_program(*parts, inputs, eval_loss, path)
+    build, loss, batches, optimizer = (getattr(module, n) for n in _NAMES)
+    return make_program(build, loss, batches, optimizer, inputs, eval_loss, path)
 
 
 def _run(path: Path) -> ModuleType:

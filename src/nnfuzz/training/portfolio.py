@@ -9,8 +9,9 @@ with twice the slice. Cost is counted in passes over the batch, not in seconds, 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 
 from nnfuzz.training.arm import Arm, Hit
 from nnfuzz.training.frozen import Frozen
@@ -23,9 +24,10 @@ from nnfuzz.training.stream import Stream
 from nnfuzz.training.walk import Walk
 
 WORK = 1e8  # weights × rows that the first slice covers: a tenth of a second to a second
-SLICE = (6, 60)  # least and most passes of the first slice
-TARGETS = 3  # that a bracket aims at; the others wait for the next one
+SLICE = (6, 200)  # least and most passes of the first slice
+TARGETS = 5  # that a bracket aims at, one of them first; the others wait for the next one
 SURVIVORS = 2
+GAIN = 0.1  # share of the way left that a champion must come nearer to play on
 
 Make = Callable[[Walk, Target], Arm]
 
@@ -64,40 +66,62 @@ class Portfolio:
     def passes(self) -> float:
         return sum(a.passes for a in self.arms)
 
-    def hits(self) -> Iterator[Hit]:
+    def hits(self) -> Generator[Hit, None, None]:
         """Brackets without end, until `stop`."""
         plain = self._add(Plain(Walk(self.program, self.seed), self.stream, self.natural))
         champions: list[Arm] = []
         bracket = 0
         while not self.stop():
-            champions = [a for a in champions if not self._over(a)]
-            arms = [*champions, *self._challengers(bracket)]
-            if not arms and plain.finished:
-                return
-            champions = yield from self._bracket(arms, plain, self._slice() * 2**bracket)
+            before = self.passes
+            field_ = chain([a for a in champions if not self._over(a)], self._challengers(bracket))
+            champions = yield from self._bracket(field_, plain, self._slice() * 2**bracket)
+            if self.passes == before and not self.stop():
+                return  # every target is reached, and plain training too
+            yield from self._play_on(champions, (self.passes - before) / 2)
             bracket += 1
 
-    def _bracket(self, arms: list[Arm], plain: Arm, slice_: float) -> Iterator[Hit]:
-        """Halve the field until few are left, and return those."""
-        field_, first = [Progress(a) for a in arms], True
-        while True:
-            for one in [*field_, Progress(plain)]:
-                one.before = one.arm.covered
-                yield from self._run(one.arm, slice_ * (4 if isinstance(one.arm, Frozen) and first else 1) if one.arm is not plain else self._slice())
-                if self.stop():
-                    return []
-            field_ = [p for p in field_ if not self._over(p.arm)]
-            judged = sorted((p for p in field_ if not p.arm.patient), key=Progress.score, reverse=True)
-            patient = [p for p in field_ if p.arm.patient]
-            if len(judged) <= SURVIVORS:
-                return [p.arm for p in [*judged, *patient[:SURVIVORS]]]
-            for dropped in judged[math.ceil(len(judged) / 2) :]:
+    def _play_on(self, champions: list[Arm], slice_: float) -> Generator[Hit, None, None]:
+        """Those that came nearest go on alone, for as long as all took together, while they still gain."""
+        for arm in champions:
+            while not (self.stop() or self._over(arm)):
+                before = arm.covered
+                yield from self._run(arm, slice_)
+                if arm.covered - before < GAIN * (1 - before):
+                    break
+
+    def _bracket(self, arms: Iterable[Arm], plain: Arm, slice_: float) -> Generator[Hit, None, list[Arm]]:
+        """Give every arm a slice, then halve the field and double the slice until few are left; returns those."""
+        field_: list[Progress] = []
+        for arm in chain(arms, [plain]):
+            one = Progress(arm, arm.covered)
+            yield from self._run(arm, self._share(arm, slice_, first=True))
+            if self.stop():
+                return []
+            if arm is not plain and not self._over(arm):
+                field_.append(one)
+        while len(judged := [p for p in field_ if not p.arm.patient and not self._over(p.arm)]) > SURVIVORS:
+            judged.sort(key=Progress.score, reverse=True)
+            kept = math.ceil(len(judged) / 2)
+            for dropped in judged[kept:]:
                 dropped.arm.finished = True
                 release(dropped.arm)
-            field_ = judged[: math.ceil(len(judged) / 2)] + patient
-            slice_, first = 2 * slice_, False
+            field_ = judged[:kept] + [p for p in field_ if p.arm.patient and not self._over(p.arm)]
+            slice_ *= 2
+            for one in field_:
+                one.before = one.arm.covered
+                yield from self._run(one.arm, slice_)
+                if self.stop():
+                    return []
+        patient = [p.arm for p in field_ if p.arm.patient and not self._over(p.arm)]
+        return [p.arm for p in judged] + patient[-SURVIVORS:]
 
-    def _run(self, arm: Arm, slice_: float) -> Iterator[Hit]:
+    def _share(self, arm: Arm, slice_: float, first: bool) -> float:
+        """Inputs alone are tried thoroughly at first, since nothing is shorter; plain training just runs along."""
+        if isinstance(arm, Plain):
+            return self._slice()
+        return slice_ * (4 if first and isinstance(arm, Frozen) else 1)
+
+    def _run(self, arm: Arm, slice_: float) -> Generator[Hit, None, None]:
         start = arm.passes
         while arm.passes - start < slice_ and not self._over(arm) and not self.stop():
             if hit := arm.round():
@@ -113,23 +137,22 @@ class Portfolio:
 
     # -------------------------------------------------------------------------------------------- who takes part
 
-    def _challengers(self, bracket: int) -> list[Arm]:
-        """New arms from fresh weights: the nearest targets, all styles."""
-        targets = self._targets()
-        arms: list[Arm] = []
-        for rank, target in enumerate(targets):
-            for i, make in enumerate(self._makers(rank, bracket)):
-                # The first bracket starts from the program's own weights, as later ones do from others of the same law.
-                seed = self.seed if bracket == 0 else self.seed + 1000 * bracket + 10 * rank + i
-                arms.append(self._add(make(Walk(self.program, seed), target)))
-        return arms
-
-    def _targets(self) -> list[Target]:
-        """The most promising: nearest by share of the way covered so far, then by distance."""
+    def _challengers(self, bracket: int) -> Iterator[Arm]:
+        """New arms from fresh weights: all styles for one target, the two cheapest for some others."""
         open_ = [t for t in self.lens.targets.values() if t.name not in self.done]
-        return sorted(open_, key=lambda t: (-round(t.covered(t.best), 2), t.start))[:TARGETS]
+        targets = sorted(open_, key=lambda t: (t.led, -round(t.covered(t.best), 2), t.start))[:TARGETS]
+        made = 0
+        for rank, target in enumerate(targets):
+            target.led += rank == 0
+            for make in self._makers(bracket, lead=rank == 0):
+                if target.name in self.done:
+                    break
+                # The first bracket starts from the program's own weights, later ones from others of the same law.
+                seed = self.seed if bracket == 0 else self.seed + 1000 * bracket + made
+                made += 1
+                yield self._add(make(Walk(self.program, seed), target))
 
-    def _makers(self, rank: int, bracket: int) -> list[Make]:
+    def _makers(self, bracket: int, lead: bool) -> list[Make]:
         stream, lens = self.stream, self.lens
         noise = any(self.program.role(k) == "noise" for k in stream.first)
 
@@ -137,14 +160,17 @@ class Portfolio:
             return lambda walk, target: Lookahead(walk, stream, lens, target, style, start=bracket)
 
         frozen: Make = lambda walk, target: Frozen(walk, stream, lens, target, start=bracket)  # noqa: E731
-        if rank:
-            return [frozen, look(Style("best", compose=True)), look(Style("sum", repeat=3, scaled=True, noise=noise))]
-        makers = [frozen, look(Style("best", 5, 1, 3, scaled=True)), look(Style("best", compose=True)), look(Style("loss"))]
-        makers += [look(Style("sum")), look(Style("best", 5, 1, min(20, int(self._slice()) * 2**bracket), scaled=True, compose=True, noise=noise))]
+        many = min(20, max(3, int(self._slice()) * 2**bracket))
+        steady = look(Style("sum", 5, 1, many, scaled=True, noise=noise))
+        if not lead:
+            return [frozen, steady]
+        makers = [frozen, look(Style("best", 5, 1, 3, scaled=True)), look(Style("best", compose=True)), steady]
+        makers += [look(Style("loss")), look(Style("best", 5, 1, many))]
         makers += [look(Style("best", 2, 2, 1, compose=True, noise=True))] if noise else []
-        if len(stream.groups()) > 1:
-            pair = [(0, 1), (0, 2), (1, 2)][bracket % min(3, len(stream.groups()) - 1)]
-            makers.append(lambda walk, target: Pump(walk, stream, lens, target, pair, burst=max(2, int(self._slice() / 4) // 2 * 2)))
+        if (groups := len(stream.groups())) > 1:
+            pair = [(0, 1), (0, 2), (1, 2)][bracket % min(3, 2 * groups - 3)]
+            burst = max(2, int(self._slice() / 8) // 2 * 2)
+            makers.append(lambda walk, target: Pump(walk, stream, lens, target, pair, burst=burst))
         return makers
 
     def _add(self, arm: Arm) -> Arm:

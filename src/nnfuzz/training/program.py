@@ -99,7 +99,7 @@ def _input(name: str, rules: Any) -> Input:
     if low is not None and not low < high:
         raise UsageError(f"inputs[{name!r}] has low {low} and high {high}, but low must be below high: exchange them")
     # A label may have a range; it still stays with its row. Discrete inputs have no gradient to follow.
-    role = rules.get("role") or ("label" if rules.get("fixed") or low is None else "data")
+    role: Any = rules.get("role") or ("label" if rules.get("fixed") or low is None else "data")
     if role not in ("data", "label", "noise"):
         raise UsageError(f"inputs[{name!r}] has the role {role!r}, but data, label and noise are known: choose one")
     if rules.get("fixed") and role == "data":

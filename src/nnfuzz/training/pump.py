@@ -27,7 +27,7 @@ class Pump(Arm):
     patient = True
 
     def __init__(
-        self, walk: Walk, stream: Stream, lens: Lens, target: Target, labels: tuple[int, int] = (0, 1), level: float = 1.0,
+        self, walk: Walk, stream: Stream, lens: Lens, target: Target, labels: tuple[int, int] = (0, 1), level: float = 1.15,
         burst: int = 10,
     ) -> None:
         super().__init__(walk, stream, target)

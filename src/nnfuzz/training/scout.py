@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -114,7 +115,7 @@ def _varied(groups: list[Tensor], count: int) -> Tensor:
     return torch.tensor(picked[:count])
 
 
-def _gradients(value: Tensor, leaves: list[Tensor]) -> list[Tensor | None]:
+def _gradients(value: Tensor, leaves: Sequence[Tensor]) -> list[Tensor | None]:
     if not value.requires_grad or not leaves:
         return [None] * len(leaves)
-    return list(torch.autograd.grad(value, leaves, allow_unused=True))
+    return list(torch.autograd.grad(value, list(leaves), allow_unused=True))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from nnfuzz.errors import ModelFailure, UsageError
-from nnfuzz.probe import first_bad
+from nnfuzz.probe import Site, first_bad
 from nnfuzz.store_files import write_atomically
 from nnfuzz.training.arm import Hit
 from nnfuzz.training.finding import TrainingFinding
@@ -21,9 +21,11 @@ from nnfuzz.training.program import Program, make_program
 from nnfuzz.training.replay import evaluate, replay, shorten
 from nnfuzz.training.scout import Scout
 from nnfuzz.training.stream import Stream
-from nnfuzz.training.walk import Failure, Step, Walk, global_rng_kept, seeded, symptom
+from nnfuzz.training.walk import Failure, Mode, Step, Walk, global_rng_kept, seeded, statistics_kept, symptom
 
 Report = Callable[["TrainingRun"], None]
+
+SHORTENING = 0.1  # share of the search's passes that may be spent on making a failing sequence shorter
 
 
 @dataclass(eq=False)
@@ -137,10 +139,8 @@ def _take(hit: Hit, portfolio: Portfolio, run: TrainingRun, seconds: float) -> N
     if replay(program, walk.seed, walk.initial, hit.steps, mode) is None:
         run.flaky.append(f"{hit.failure.symptom} {hit.failure.phase} by {hit.arm} did not replay: the program is not deterministic")
         return
-    budget = max(1.0 * len(hit.steps), 0.25 * portfolio.passes)
-    steps = shorten(program, walk.seed, walk.initial, hit.steps, hit.failure, budget)
-    again = replay(program, walk.seed, walk.initial, steps, mode)
-    site, cause = _named(program, walk, steps, again or hit.failure)
+    steps = shorten(program, walk.seed, walk.initial, hit.steps, hit.failure, SHORTENING * portfolio.passes)
+    again, (site, cause) = _named(program, walk, steps, mode)
     name = place(site) if site is not None else f"unknown {hit.failure.phase}"
     if name in portfolio.done:
         return
@@ -154,20 +154,25 @@ def _take(hit: Hit, portfolio: Portfolio, run: TrainingRun, seconds: float) -> N
     ))  # fmt: skip
 
 
-def _named(program: Program, walk: Walk, steps: list[Step], failure: Failure) -> tuple[Any, str]:
-    """The first bad operation of the failing step: (site, words)."""
+def _named(program: Program, walk: Walk, steps: list[Step], mode: Mode) -> tuple[Failure | None, tuple[Site | None, str]]:
+    """Train once more from the start, and look inside the failing step: (failure, (first bad operation, words))."""
     again = Walk.from_state(program, walk.seed, walk.initial)
     for step in steps[:-1]:
-        evaluate(again, step, "train", update=True)
+        if evaluate(again, step, "train", update=True) is not None:
+            return None, (None, "it fails earlier than before")
     last = steps[-1]
-    again.model.train(failure.mode == "train")
+    with statistics_kept(again.model):
+        failure = evaluate(again, last, mode, update=False)
+    if failure is None:
+        return None, (None, "it does not fail again")
+    again.model.train(mode == "train")
     seeded(last.seed)
     batch = {k: v.clone() for k, v in last.batch.items()}
     if failure.phase == "forward":
         bad = first_bad(program.loss, (again.model, batch))
     else:
         bad = first_bad(lambda model: program.loss(model, batch), (again.model,), backward=True)
-    return (None, "the operation could not be found") if bad is None else (bad.site, str(bad))
+    return failure, (None, "the operation could not be found") if bad is None else (bad.site, str(bad))
 
 
 # ------------------------------------------------------------------------------------------------ the end

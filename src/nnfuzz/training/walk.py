@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Iterator, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -40,11 +41,15 @@ class Step:
 
 def symptom(tensors: Iterable[Tensor]) -> str:
     """What is not finite in `tensors`: "nan" before "+inf" before "-inf", "" if all is well."""
-    bad = [t for t in tensors if t.is_floating_point() and not bool(torch.isfinite(t).all())]
+    bad = [t for t in tensors if t.is_floating_point() and not _finite(t)]
     for name, test in (("nan", torch.isnan), ("+inf", torch.isposinf), ("-inf", torch.isneginf)):
         if any(bool(test(t).any()) for t in bad):
             return name
     return ""
+
+
+def _finite(t: Tensor) -> bool:
+    return math.isfinite(t.item()) if t.numel() == 1 and not t.is_complex() else bool(torch.isfinite(t).all())
 
 
 def gradient_symptom(gradients: Sequence[Tensor]) -> str:
@@ -52,14 +57,19 @@ def gradient_symptom(gradients: Sequence[Tensor]) -> str:
     if not gradients:
         return ""
     dense = [g for g in gradients if g.layout is torch.strided]
-    if len(dense) == len(gradients) and bool(torch.isfinite(torch.stack(torch._foreach_norm(dense, 1)).sum())):
+    if len(dense) == len(gradients) and math.isfinite(torch.stack(torch._foreach_norm(dense, 1)).sum().item()):
         return ""
     return symptom(g if g.layout is torch.strided else g.coalesce().values() for g in gradients)
 
 
 def seeded(seed: int) -> None:
-    """Seeds what a program draws from: torch's global generators."""
-    torch.manual_seed(seed)
+    """Seeds what a program draws from: torch's global generators.
+
+    The same as `torch.manual_seed`, which formats three stack traces a call where no accelerator is in use.
+    """
+    torch.default_generator.manual_seed(seed)
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed_all(seed)
 
 
 def parameters(model: nn.Module) -> list[nn.Parameter]:
