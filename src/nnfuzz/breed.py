@@ -88,10 +88,12 @@ class Breeder:
             yield self._brood(groups, rng)
 
     def balanced(self, names: list[str], count: int, rng: np.random.Generator) -> list[str]:
-        """The names, and in a large batch a one-pass mutator among them."""
+        """The names (a random one if there is none), and in a large batch a one-pass mutator among them."""
         cheap = [n for n in self.mutators if self.mutators[n].cheap]
         if count >= COSTLY_FROM and cheap and not any(n in cheap for n in names):
             return [*names, cheap[int(rng.integers(len(cheap)))]]
+        if not names and self.mutators:
+            return [list(self.mutators)[int(rng.integers(len(self.mutators)))]]
         return names
 
     def _shares(self, count: int, names: Sequence[str]) -> list[int]:

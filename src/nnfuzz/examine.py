@@ -91,6 +91,10 @@ class Examiner:
         cause = confirmation.cause or self._cause_in_batch(hit)
         backward = cause.phase == "backward"
         bad = self._locate(hit.candidate, cause, backward) if confirmation.cause is not None else None
+        if cause.details.get("vanishes again") and hit.objective.want.internal and bad is None:
+            return None  # by design after all (a mask of −inf): the closer look says so
+        if cause.details.get("vanishes again") and bad is not None:
+            cause.symptom = bad.symptom
         text = self._text(cause, bad)
         far = distance(_one(hit.candidate), self._seed(hit))
         known = self.findings.get(text)

@@ -40,23 +40,25 @@ def learn(fuzzer: Fuzzer, groups: list[SeedGroup]) -> None:
 
 def _admit(fuzzer: Fuzzer, batch: Batch, index: list[int]) -> None:
     failing: set[int] = set()
+    trace = None
     for objective in fuzzer.objectives[::-1]:  # the first one last: its trace is the one that coverage sees
         guarded = fuzzer.run(batch, objective)
         for row, error in guarded.crashed:
             failing.add(row)
             _examine(fuzzer, batch, row, index, objective, hash_of(error), error)
-        if guarded.trace is None:
+        trace = guarded.trace
+        if trace is None:
             return
-        verdict = objective.judge(guarded.trace, copy_rows(batch, guarded.ran))
+        verdict = objective.judge(trace, copy_rows(batch, guarded.ran))
         for at in verdict.hits.nonzero()[:, 0].tolist():
             row = int(guarded.ran[at])
             failing.add(row)
             _examine(fuzzer, batch, row, index, objective, _key(verdict, at))
     clean = np.array([at for at, row in enumerate(guarded.ran.tolist()) if row not in failing], np.int64)
-    if not len(clean):
+    if not len(clean) or trace is None:
         return
     scores = verdict.score.double().cpu().numpy() if verdict.score is not None else np.full(size(batch), np.nan)
-    vectors = fuzzer.keeper.vectors(guarded.trace, len(guarded.ran))
+    vectors = fuzzer.keeper.vectors(trace, len(guarded.ran))
     fuzzer.keeper.admit_seeds(
         copy_rows(batch, guarded.ran[clean]),
         vectors[torch.from_numpy(clean).to(vectors.device)],

@@ -33,7 +33,7 @@ from nnfuzz.stats import Stats
 from nnfuzz.targets import Target
 
 FIRST_BATCH = 64
-GROW_EVERY = 8
+GROW_EVERY = 12
 """Batches start small, so that an easy failure costs few inputs, and double after so many batches, for speed."""
 MOST_GROUPS, FEW_GROUPS = 8, 4
 """Groups of one mutator in a batch: variety for the bandit while batches are small; in large ones every group beyond a
@@ -101,11 +101,11 @@ class Fuzzer:
         objective = self.objectives[0 if self.stats.batches % self._backward_every else -1]
         count = self._batch_size(objective, limits)
         names = self.parts.bandit.choose(rng, _groups(count))
-        climber = self.parts.climber
-        if climber is not None and (gradient.NAME in names or climber.wants_turn(self.stats.batches)):
-            self._climb(climber, rng)
+        if self._may_climb(limits) and (gradient.NAME in names or self._wants_to_climb()):
+            self._climb(rng)
         mutators = self.parts.breeder.balanced([n for n in names if n != gradient.NAME], count, rng)
-        if mutators and not (limits.stop_on_first and self.examiner.findings):
+        count = self._within(limits, count)
+        if mutators and count and not (limits.stop_on_first and self.examiner.findings):
             for brood in self.parts.breeder.broods(count, mutators, rng):
                 self.run_brood(brood, objective, rng)
         self.commit(self.keeper.make_room())
@@ -127,8 +127,20 @@ class Fuzzer:
         if not again:
             self.keeper.keep(brood, guarded, batch, verdict, rng)
 
-    def _climb(self, climber: gradient.Climber, rng: np.random.Generator) -> None:
+    def _may_climb(self, limits: Limits) -> bool:
+        """Gradients take part, and a whole turn still fits (or there is nothing else to do)."""
+        if self.parts.climber is None:
+            return False
+        turn = gradient.most(self.target.unit)
+        return self._within(limits, turn) == turn or not self.parts.breeder.mutators
+
+    def _wants_to_climb(self) -> bool:
+        return self.parts.climber is not None and self.parts.climber.wants_turn(self.stats.batches)
+
+    def _climb(self, rng: np.random.Generator) -> None:
         """One gradient turn: its candidates are judged like any other, by every objective."""
+        climber = self.parts.climber
+        assert climber is not None
         turn = climber.turn(self.stats.batches, rng)
         if turn is None:
             self.parts.bandit.reward(gradient.NAME, gradient.COST * FIRST_BATCH, 0)
@@ -189,10 +201,12 @@ class Fuzzer:
     def _batch_size(self, objective: Objective, limits: Limits) -> int:
         grown = FIRST_BATCH << min(20, self.stats.batches // GROW_EVERY)
         most = self.most_rows // 4 if objective.want.backward else self.most_rows
-        count = self.stats.batch_size = max(1, min(grown, most))
-        if limits.max_inputs is not None:
-            count = max(1, min(count, limits.max_inputs - self.stats.inputs))
-        return count
+        self.stats.batch_size = max(1, min(grown, most))
+        return self._within(limits, self.stats.batch_size)
+
+    def _within(self, limits: Limits, count: int) -> int:
+        """So many candidates, or as many as ``max_inputs`` still allows."""
+        return count if limits.max_inputs is None else max(0, min(count, limits.max_inputs - self.stats.inputs))
 
     def _over(self, limits: Limits) -> str:
         self.stats.seconds = self.elapsed()

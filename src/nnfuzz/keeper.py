@@ -20,7 +20,7 @@ from nnfuzz.space import Batch, size
 from nnfuzz.stats import MutatorYield, Stats
 from nnfuzz.targets import Trace
 
-MOST_BY_SCORE = 4
+MOST_BY_SCORE = 8
 """A batch admits at most this many candidates for their score alone."""
 
 
@@ -28,7 +28,7 @@ class Keeper:
     """Owns the way into the corpus.
 
     Args:
-        coverage: None for honest random search: then only scores admit.
+        coverage: None for honest random search: then nothing but the seeds is ever mutated.
         radius: fixed novelty radius, or None to adapt it.
     """
 
@@ -61,7 +61,8 @@ class Keeper:
         assert guarded.trace is not None
         hits = verdict.hits.cpu().numpy()
         clean = np.flatnonzero(~hits)
-        if not len(clean):
+        if not len(clean) or self.coverage is None:
+            clean = clean[:0]
             self._reward(brood, guarded, clean, clean, hits)
             return
         vectors = self.vectors(guarded.trace, size(batch))

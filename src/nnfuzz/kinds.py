@@ -123,7 +123,9 @@ def _unit(x: Tensor, spec: InputSpec) -> Tensor:
     """Euclidean length one along the last axis; a zero vector becomes the first axis direction."""
     # ±inf becomes the dtype's largest number, and a float64 vector is scaled down first: its squares must not overflow.
     wide = x.nan_to_num(0.0).double()
-    wide = wide / wide.abs().amax(-1, keepdim=True).clamp(min=1e150) * 1e150 if x.dtype == torch.float64 else wide
+    if x.dtype == torch.float64:
+        top = wide.abs().amax(-1, keepdim=True)
+        wide = torch.where(top > 1e150, wide / top, wide)
     norm = wide.norm(dim=-1, keepdim=True)
     axis = torch.zeros_like(wide)
     axis[..., 0] = 1

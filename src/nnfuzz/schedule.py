@@ -17,7 +17,7 @@ Rows = NDArray[np.int64]
 RECENT = 0.15
 """TensorFuzz draws with p ∝ e^(t_k − t) in its own clock; here the clock is the entry's rank, and the scale is this
 share of the bucket: the newest sixth gets most of the picks, whatever the size."""
-FRONTIER = 32
+FRONTIER = 16
 """Entries of best score that are kept in view over all seeds; at least one for each seed."""
 
 

@@ -190,7 +190,8 @@ class Session:
     def _mutators(self, space: InputSpace) -> tuple[Bandit, dict[str, Mutator]]:
         asked = self.settings.mutators
         names = [*MUTATORS, gradient.NAME] if asked is None else list(asked)
-        climbs = gradient.NAME in names and self.settings.gradients and bool(followable(space))
+        random = self.settings.coverage == "none"
+        climbs = gradient.NAME in names and self.settings.gradients and not random and bool(followable(space))
         made = {n: MUTATORS[n]() for n in names if n != gradient.NAME}
         usable = {n: m for n, m in made.items() if m.targets(space)}
         if not usable and not climbs:

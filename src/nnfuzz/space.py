@@ -173,7 +173,7 @@ class InputSpace:
     def project(self, batch: Batch, anchors: Anchors, *, maybe_nan: bool = True) -> Batch:
         """The nearest legal batch, roughly; may work in place. ``maybe_nan=False`` skips the NaN sweep.
 
-        Inputs that are fixed (or absent from ``batch``) come from the anchors when their shapes agree with it.
+        Inputs that are fixed, or have one legal value, are left as they are: mutators never touch them.
         """
         for spec in self.mutable:
             x = batch[spec.name]
@@ -263,10 +263,24 @@ def _ball(seed: Tensor, spec: InputSpec) -> tuple[Tensor, Tensor]:
         narrow = torch.nextafter(narrow, torch.zeros((), dtype=seed.dtype))
     eps = narrow.double().to(seed.device)
     exact = seed.double()
-    down, up = (exact - eps).to(seed.dtype), (exact + eps).to(seed.dtype)
-    down = torch.where(exact - down.double() > eps, torch.nextafter(down, seed), down)
-    up = torch.where(up.double() - exact > eps, torch.nextafter(up, seed), up)
-    return torch.maximum(down, low), torch.minimum(up, high)
+    return torch.maximum(_rounded_inward(exact, -eps, seed), low), torch.minimum(
+        _rounded_inward(exact, eps, seed), high
+    )
+
+
+def _rounded_inward(exact: Tensor, offset: Tensor, seed: Tensor) -> Tensor:
+    """exact + offset in the dtype of ``seed``, on the side of ``seed``.
+
+    The float64 sum is itself rounded; its error is exactly known (TwoSum, Knuth 1969), so the test is one on reals.
+    """
+    total = exact + offset
+    back = total - exact
+    error = (exact - (total - back)) + (offset - back)
+    end = total.to(seed.dtype)
+    wide = end.double()
+    beyond = (wide - total) * offset.sign() > 0
+    beyond |= (wide == total) & (error * offset.sign() < 0)
+    return torch.where(beyond, torch.nextafter(end, seed), end)
 
 
 def signature(batch: Batch) -> Signature:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -50,10 +50,10 @@ class RunStore:
         path = Path(path)
         with disk(f"create {path}"):
             path.mkdir(parents=True, exist_ok=True)
-        _refuse_occupied(path)
+        refuse_occupied(path)
         lock = RunLock(path / LOCK)
         try:
-            _refuse_occupied(path)
+            refuse_occupied(path)
             with disk(f"create {path}"):
                 for name in _CORPUS_FILES:
                     (path / name).unlink(missing_ok=True)
@@ -101,7 +101,7 @@ class RunStore:
         self._writer()
         self._corpus.commit(records, state, evicted)
 
-    def records(self) -> Iterator[Record]:
+    def records(self) -> Generator[Record, None, None]:
         """Corpus entries in id order."""
         return self._corpus.records()
 
@@ -218,7 +218,8 @@ def checked_id(name: str) -> str:
     return name
 
 
-def _refuse_occupied(path: Path) -> None:
+def refuse_occupied(path: Path) -> None:
+    """Raises ``StoreError`` unless a new run may be put there."""
     with disk(f"read {path}"):
         names = {p.name for p in path.iterdir()}
     if MANIFEST in names:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +98,7 @@ class CorpusFile:
                     db.execute("ROLLBACK")
                 raise
 
-    def records(self) -> Iterator[Record]:
+    def records(self) -> Generator[Record, None, None]:
         """In id order, as they were when the first one was asked for."""
         rows = self._db.cursor()
         try:

@@ -32,6 +32,11 @@ COST = 8
 """A traced candidate costs about as much as so many plain ones; the bandit weighs what it earns by that."""
 
 
+def most(unit: str) -> int:
+    """Candidates that one turn may make."""
+    return SLOTS[unit] * STEPS[unit]
+
+
 @dataclass
 class Turn:
     """What one turn made. ``best``: per slot the row of ``brood`` that came nearest to its target (−1: none)."""

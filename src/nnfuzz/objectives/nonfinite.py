@@ -19,14 +19,15 @@ class NonFinite(Objective):
     By design are infinities in the same place of an output for every seed (a mask of −inf, an unreachable label).
 
     Args:
-        watch: "outputs", or "layers" for every leaf module's output as well.
+        watch: "outputs"; "layers" for every leaf module's output as well; "internal" for every operation's result,
+            so that an infinity which vanishes again (1/inf, a ``where``, a norm that absorbs it) is a hit too.
         backward: also look at the gradients of the summed outputs with respect to inputs and parameters.
     """
 
     name = "nonfinite"
 
     def __init__(self, watch: str = "outputs", *, backward: bool = False):
-        self.want = Want(watched=watch == "layers", backward=backward)
+        self.want = Want(watched=watch == "layers", backward=backward, internal=watch == "internal")
         self._by_design: dict[str, Tensor] = {}
         self._probabilities: set[str] = set()
 
@@ -64,13 +65,14 @@ class NonFinite(Objective):
         outputs = {n: s for n, s in found.items() if not n.startswith(("gradient of ", "layer "))}
         gradients = {n: s for n, s in found.items() if n.startswith("gradient of ")}
         shown = outputs or gradients or found
+        inside = not outputs and not gradients
         symptom = next((s for s in ("nan", "+inf", "-inf") if s in shown.values()), "nan")
         where = ", ".join(n for n, s in shown.items() if s == symptom)
         return Cause(
             symptom=symptom,
             text=f"{symptom} in {where}",
             phase="backward" if gradients and not outputs else "forward",
-            details={"nonfinite": found},
+            details={"nonfinite": found, "vanishes again": inside},
             trace_site=True,
         )
 

@@ -52,6 +52,8 @@ class Want:
     layers: bool = True
     watched: bool = False
     backward: bool = False
+    internal: bool = False
+    """Mark candidates with a non-finite number anywhere inside, as ``watched["inside"]`` (NaN where marked)."""
 
 
 class Target(ABC):

@@ -14,6 +14,7 @@ from nnfuzz.errors import ModelFailure, UsageError
 from nnfuzz.space import Batch, rows, size
 from nnfuzz.targets.base import Target, Trace, Want
 from nnfuzz.targets.drive import DRIVES, Named
+from nnfuzz.targets.inside import InsideWatch, Known
 from nnfuzz.targets.outputs import named_outputs
 from nnfuzz.targets.taps import Taps, all_leaves, by_pattern, last_hidden, reachable_modules
 from nnfuzz.targets.unit import Plan
@@ -59,6 +60,7 @@ class TorchTarget(Target):
         self._taps = Taps({})
         self._watch_taps = Taps({})
         self.notes: list[str] = []
+        self._inside: Known | None = None
         self.parameters = _parameters_of(model)
 
     def adopt(self, plan: Plan) -> None:
@@ -117,7 +119,24 @@ class TorchTarget(Target):
         with self._buffers_kept():
             if want.backward:
                 return self._run_backward(batch, want)
+            if want.internal:
+                return self._run_inside(batch, want)
             return self._split(DRIVES[self.drive](self._tapped(want), batch))
+
+    def _run_inside(self, batch: Batch, want: Want) -> Trace:
+        """With every operation's result looked at; the first such run sees the seeds and learns what is by design."""
+        learn, known = self._inside is None, self._inside if self._inside is not None else set()
+        traces = []
+        together = self.unit == "sample"
+        parts = [batch] if together else [rows(batch, slice(i, i + 1)) for i in range(size(batch))]
+        for part in parts:
+            watch = InsideWatch(size(part) if together else None, known, learn=learn, device=self.device)
+            with watch:
+                trace = self._split(DRIVES["rows" if together else "loop"](self._tapped(want), part))
+            trace.watched["inside"] = torch.where(watch.marked, torch.nan, 0.0)
+            traces.append(trace)
+        self._inside = known
+        return Trace.cat(traces)
 
     def model_input(self, candidate: Batch) -> Batch:
         return candidate if self.unit == "sample" else {n: t[0] for n, t in candidate.items()}
