@@ -18,7 +18,7 @@ Known = set[tuple[str, tuple[int, ...]]]
 _UNFILLED = ("empty", "new_empty", "empty_like", "empty_strided")
 
 
-class InsideWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class InsideWatch(TorchDispatchMode):
     """Marks candidates.
 
     Args:
@@ -27,7 +27,7 @@ class InsideWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """
 
     def __init__(self, rows: int | None, known: Known, *, learn: bool, device: torch.device):
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.rows, self.known, self.learn = rows, known, learn
         self.marked = torch.zeros(rows or 1, dtype=torch.bool, device=device)
 
