@@ -1,10 +1,13 @@
 """Known numerical bugs: found or not, the right operation named, tries, seconds; GRIST's own rule beside it.
 
-    python benchmarks/numerics/bench.py [S10 BR24 …] [--seconds 60] [--jobs 2] [--stable] [--no-grist] [--seeds 1] [--json FILE]
+    python benchmarks/numerics/bench.py [S10 BR24 …] [--seconds 60] [--jobs 2] [--stable] [--no-grist] [--seeds 1]
+    [--json FILE]
 
 One process per subject. Training subjects (S*, KIND "training") go through `find_nans_in_training`, functions (S* and
-reports/BR*) through `nnfuzz.find_nans`. A search sees ordinary inputs and ranges only: never `trigger`, `operand`, `log_operand`
-or `EXPECT`, which are read afterwards, to judge. --stable searches the repaired forms: whatever is found there is a false alarm.
+reports/BR*) through `nnfuzz.find_nans`. A search sees ordinary inputs and ranges only: never `trigger`, `operand`,
+`log_operand`
+or `EXPECT`, which are read afterwards, to judge. --stable searches the repaired forms: whatever is found there is a
+false alarm.
 """
 
 from __future__ import annotations
@@ -31,7 +34,8 @@ def load(stem: str) -> ModuleType:
     folder = HERE / "reports" if stem.startswith("BR") else HERE
     sys.path[:0] = [str(HERE), str(folder)]
     spec = importlib.util.spec_from_file_location(stem, folder / f"{stem}.py")
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[stem] = module
     spec.loader.exec_module(module)
@@ -69,13 +73,30 @@ def training(stem: str, seconds: float, seed: int, stable: bool, everything: boo
     run = run_program(program, max_seconds=seconds, seed=seed, stop_on_first=not everything)
     expected = module.EXPECT["op"]
     found = [
-        {"op": f.site and f.site.op, "site": str(f.site), "phase": f.phase, "symptom": f.symptom, "steps": f.step, "tried": f.tried,
-         "seconds": f.seconds, "arm": f.arm, "noise": f.drawn, "right": right(expected, f.site and f.site.op, f.site and f.site.phase)}
+        {
+            "op": f.site and f.site.op,
+            "site": str(f.site),
+            "phase": f.phase,
+            "symptom": f.symptom,
+            "steps": f.step,
+            "tried": f.tried,
+            "seconds": f.seconds,
+            "arm": f.arm,
+            "noise": f.drawn,
+            "right": right(expected, f.site and f.site.op, f.site and f.site.phase),
+        }
         for f in run.findings
-    ]  # fmt: skip
+    ]
     nearest = run.targets[0] if run.targets else None
-    return {"found": found, "tried": run.steps, "seconds": time.monotonic() - started, "nearest": nearest, "natural": str(run.natural),
-            "expected": expected, "reachable": getattr(module, "REACHABLE", True)}  # fmt: skip
+    return {
+        "found": found,
+        "tried": run.steps,
+        "seconds": time.monotonic() - started,
+        "nearest": nearest,
+        "natural": str(run.natural),
+        "expected": expected,
+        "reachable": getattr(module, "REACHABLE", True),
+    }
 
 
 def function(stem: str, seconds: float, seed: int, stable: bool) -> dict[str, Any]:
@@ -91,20 +112,38 @@ def function(stem: str, seconds: float, seed: int, stable: bool) -> dict[str, An
     model = module.make_stable() if stable else module.make()
     specs = module.inputs()
     candidate = {s["name"]: s["value"] for s in specs}
-    ranges = {s["name"]: list(s["choices"]) if "choices" in s else (s["low"], s["high"]) for s in specs if "choices" in s or "low" in s}
+    ranges = {
+        s["name"]: list(s["choices"]) if "choices" in s else (s["low"], s["high"])
+        for s in specs
+        if "choices" in s or "low" in s
+    }
     kinds = {s["name"]: s["kind"] for s in specs if "kind" in s}
     fixed = [s["name"] for s in specs if s.get("fixed")]
     shapes = {s["name"]: s["shapes"] for s in specs if s.get("shapes")}
     started = time.monotonic()
     run = nnfuzz.find_nans(
-        model, [candidate], ranges=ranges, kinds=kinds, fixed=fixed, shapes=shapes or None, max_seconds=seconds, seed=seed,
+        model,
+        [candidate],
+        ranges=ranges,
+        kinds=kinds,
+        fixed=fixed,
+        shapes=shapes or None,
+        max_seconds=seconds,
+        seed=seed,
         stop_on_first=True,
-    )  # fmt: skip
+    )
     found = [
-        {"op": f.site and f.site.op, "site": str(f.site), "phase": f.phase, "symptom": f.symptom, "tried": f.inputs_tried,
-         "seconds": f.seconds, "right": right(expected["op"], f.site and f.site.op, f.site and f.site.phase)}
+        {
+            "op": f.site and f.site.op,
+            "site": str(f.site),
+            "phase": f.phase,
+            "symptom": f.symptom,
+            "tried": f.inputs_tried,
+            "seconds": f.seconds,
+            "right": right(expected["op"], f.site and f.site.op, f.site and f.site.phase),
+        }
         for f in run.findings
-    ]  # fmt: skip
+    ]
     return {"found": found, "seconds": time.monotonic() - started, "expected": expected["op"]}
 
 
@@ -154,7 +193,8 @@ def row(stem: str, seed: int, result: dict[str, Any], grist: dict[str, Any] | No
     named = "yes" if best["right"] else f"no ({best['op']}, not {result['expected']})"
     how = best.get("arm", "")
     return (
-        f"| {stem} | {seed} | {best['symptom']} {best['phase']} | {named} | {best['tried']} | {best.get('steps', '')} {how} | "
+        f"| {stem} | {seed} | {best['symptom']} {best['phase']} | {named} | {best['tried']} | "
+        f"{best.get('steps', '')} {how} | "
         f"{best['seconds']:.1f} | {beside} |"
     )
 
@@ -182,13 +222,20 @@ def main() -> int:
     if args.child:
         print(json.dumps(one(args)), flush=True)
         return 0
-    stems = [s for word in args.stems or ["all"] for s in (subjects(word) if word in ("all", "training", "function", "report") else [word])]
+    stems = [
+        s
+        for word in args.stems or ["all"]
+        for s in (subjects(word) if word in ("all", "training", "function", "report") else [word])
+    ]
     return table(stems, args)
 
 
 def table(stems: list[str], args: argparse.Namespace) -> int:
     """Run and print; exit status 1 if a stable form was reported."""
-    print("| subject | seed | found | operation named | tried | steps | seconds | GRIST's rule |\n|---|---|---|---|---|---|---|---|")
+    print(
+        "| subject | seed | found | operation named | tried | steps | seconds | GRIST's rule "
+        "|\n|---|---|---|---|---|---|---|---|"
+    )
     jobs = [(stem, args.seed + i) for stem in stems for i in range(args.seeds)]
 
     def work(job: tuple[str, int]) -> tuple[dict[str, Any], dict[str, Any] | None]:

@@ -1,7 +1,9 @@
-"""GRIST's own rule, for comparison: it is told the operand, and moves the batch by the sign of the gradient of its smallest entry.
+"""GRIST's own rule, for comparison: it is told the operand, and moves the batch by the sign of the gradient of its
+smallest entry.
 
 x moves by 0.15 of its range toward the edge, then one training step; every 100 iterations 5 % of the rows are replaced
-(Yan et al., ESEC/FSE 2021, as `check.py` of the subjects states it). This is the only place that reads a subject's `operand`.
+(Yan et al., ESEC/FSE 2021, as `check.py` of the subjects states it). This is the only place that reads a subject's
+`operand`.
 """
 
 from __future__ import annotations

@@ -10,14 +10,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-INPUTS: dict[str, dict[str, Any]] = {"x": {"low": 0.0, "high": 4.0, "role": "data"}, "y": {"kind": "onehot", "fixed": True}}
+INPUTS: dict[str, dict[str, Any]] = {
+    "x": {"low": 0.0, "high": 10.0, "role": "data"},
+    "y": {"kind": "onehot", "fixed": True},
+}
 
 
 def rows(seed: int, classes: int = 2, count: int = 12) -> Iterator[dict[str, Tensor]]:
-    """Batches of 12 rows of 3 numbers in 0..4, with labels."""
+    """Batches of 12 rows of 3 numbers in 0..10, with labels."""
     g = torch.Generator().manual_seed(seed)
     while True:
-        x = torch.rand(count, 3, generator=g) * 4
+        x = torch.rand(count, 3, generator=g) * 10
         y = F.one_hot(torch.arange(count) % classes, classes).float()
         yield {"x": x, "y": y}
 
@@ -33,7 +36,7 @@ def dropped(seed: int) -> nn.Module:
 
 
 def sgd(model: nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.SGD(model.parameters(), lr=0.5)
+    return torch.optim.SGD(model.parameters(), lr=1.0)
 
 
 def log_softmax_by_hand(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
@@ -55,28 +58,30 @@ def log_sigmoid(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
 
 def norm_at_zero(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
     """The gradient of the norm of an all-zero row is NaN; the loss is fine."""
-    return (model(batch["x"]) - 1).square().mean() + model.weight.square().sum().mul(batch["x"].square().sum(1)).sqrt().mean()  # type: ignore[operator, union-attr]
+    return (model(batch["x"]) - 1).square().mean() + model.weight.square().sum().mul(
+        batch["x"].square().sum(1)
+    ).sqrt().mean()  # type: ignore[operator, union-attr]
 
 
-SOURCE = '''
+SOURCE = """
 import torch
 from torch import nn
 
-INPUTS = {"x": dict(low=0.0, high=4.0, role="data"), "y": dict(kind="onehot", fixed=True)}
+INPUTS = {"x": dict(low=0.0, high=10.0, role="data"), "y": dict(kind="onehot", fixed=True)}
 
 def build(seed):
     torch.manual_seed(seed)
     return nn.Sequential(nn.Linear(3, 16), nn.ReLU(), nn.Dropout(0.5), nn.Linear(16, 2))
 
-def optimizer(model): return torch.optim.SGD(model.parameters(), lr=0.5)
+def optimizer(model): return torch.optim.SGD(model.parameters(), lr=1.0)
 
 def batches(seed):
     g = torch.Generator().manual_seed(seed)
     while True:
-        yield dict(x=torch.rand(12, 3, generator=g) * 4, y=torch.eye(2)[torch.arange(12) % 2])
+        yield dict(x=torch.rand(12, 3, generator=g) * 10, y=torch.eye(2)[torch.arange(12) % 2])
 
 def loss(model, batch): return -(batch["y"] * torch.log(torch.softmax(model(batch["x"]), 1))).sum(1).mean()
-'''
+"""
 
 
 def write_program(folder: Path, text: str = SOURCE) -> Path:

@@ -16,7 +16,9 @@ from nnfuzz.training import find_nans_in_training, load_program, run_program
 
 def rerun(script, *args):
     env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
-    return subprocess.run([sys.executable, str(script), *args], capture_output=True, text=True, timeout=60, env=env, check=False)
+    return subprocess.run(
+        [sys.executable, str(script), *args], capture_output=True, text=True, timeout=60, env=env, check=False
+    )
 
 
 def test_a_saved_finding_reruns_to_the_same_failure(tmp_path):
@@ -25,9 +27,14 @@ def test_a_saved_finding_reruns_to_the_same_failure(tmp_path):
     about = json.loads((folder / "finding.json").read_text())
     assert about["site"]["op"] == "log"
     assert about["step"] == run.findings[0].step
-    assert set(p.name for p in folder.iterdir()) == {
-        "README.md", "batches.safetensors", "finding.json", "initial_state.safetensors", "program_source.txt", "repro.py",
-    }  # fmt: skip
+    assert {p.name for p in folder.iterdir()} == {
+        "README.md",
+        "batches.safetensors",
+        "finding.json",
+        "initial_state.safetensors",
+        "program_source.txt",
+        "repro.py",
+    }
     done = rerun(folder / "repro.py")
     assert done.returncode == 1, done.stdout + done.stderr
     assert done.stdout.endswith("reproduced\n")
@@ -41,7 +48,11 @@ def test_a_repaired_program_does_not_reproduce(tmp_path):
     program = write_program(tmp_path)
     run = run_program(load_program(program), max_seconds=20)
     folder = run.findings[0].save(tmp_path / "finding")
-    program.write_text(program.read_text().replace("torch.log(torch.softmax(model(batch[\"x\"]), 1))", "torch.log_softmax(model(batch[\"x\"]), 1)"))
+    program.write_text(
+        program.read_text().replace(
+            'torch.log(torch.softmax(model(batch["x"]), 1))', 'torch.log_softmax(model(batch["x"]), 1)'
+        )
+    )
     done = rerun(folder / "repro.py")
     assert (done.returncode, "NOT reproduced" in done.stdout) == (0, True)
 
@@ -63,7 +74,7 @@ def test_nothing_is_written_over(tmp_path):
     ("changed", "message"),
     [
         ({"inputs": {}}, "must name the tensors"),
-        ({"inputs": {"x": {"low": 0, "high": 4}}}, "inputs does not say what it is"),
+        ({"inputs": {"x": {"low": 0, "high": 10}}}, "inputs does not say what it is"),
         ({"inputs": {**INPUTS, "z": {"fixed": True}}}, "inputs names 'z'"),
         ({"inputs": {**INPUTS, "x": {"low": 0, "high": 1}}}, "widen the range"),
         ({"inputs": {**INPUTS, "x": {"low": 4, "high": 0}}}, "exchange them"),
@@ -79,7 +90,7 @@ def test_nothing_is_written_over(tmp_path):
     ],
 )
 def test_bad_input_is_one_clear_sentence(changed, message):
-    given = dict(build=linear, loss=log_softmax_by_hand, batches=rows, optimizer=sgd, inputs=INPUTS) | changed
+    given = {"build": linear, "loss": log_softmax_by_hand, "batches": rows, "optimizer": sgd, "inputs": INPUTS} | changed
     with pytest.raises(UsageError, match=message) as caught:
         find_nans_in_training(given.pop("build"), given.pop("loss"), given.pop("batches"), **given)
     assert "\n" not in str(caught.value)

@@ -63,7 +63,9 @@ def test_the_failing_sequence_is_short():
     without = [*steps_of(finding)[1:]]
     assert finding.step <= finding.steps_found
     if without:  # leaving out the first step as well does not fail: it was tried
-        index, failure = first_failure(finding.program, finding.build_seed, finding.initial_state, without, finding.mode)
+        index, failure = first_failure(
+            finding.program, finding.build_seed, finding.initial_state, without, finding.mode
+        )
         assert failure is None or index < len(without)
 
 
@@ -71,7 +73,7 @@ def test_every_batch_stays_in_its_range_and_labels_with_their_rows():
     labels = {tuple(r) for b, _ in zip(rows(0), range(4), strict=False) for r in b["y"].tolist()}
     for finding in search(dropped, log_softmax_by_hand).findings:
         for batch in finding.batches:
-            assert bool(((batch["x"] >= 0) & (batch["x"] <= 4)).all())
+            assert bool(((batch["x"] >= 0) & (batch["x"] <= 10)).all())
             assert {tuple(r) for r in batch["y"].tolist()} <= labels
             assert batch["x"].shape == (12, 3)
 

@@ -6,5 +6,12 @@ from nnfuzz.training.program import Input, Program, make_program
 from nnfuzz.training.search import TrainingRun, find_nans_in_training, run_program
 
 __all__ = [
-    "Input", "Program", "TrainingFinding", "TrainingRun", "find_nans_in_training", "load_program", "make_program", "run_program",
-]  # fmt: skip
+    "Input",
+    "Program",
+    "TrainingFinding",
+    "TrainingRun",
+    "find_nans_in_training",
+    "load_program",
+    "make_program",
+    "run_program",
+]

@@ -24,7 +24,8 @@ class Hit:
 class Arm:
     """One search in progress. `round` does a little work and returns a hit or None.
 
-    near: least distance of its target so far, in the target's unit. steps: training steps made. passes: forward-backward passes, the
+    near: least distance of its target so far, in the target's unit. steps: training steps made. passes:
+    forward-backward passes, the
     deterministic measure of its cost.
     """
 

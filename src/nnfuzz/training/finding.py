@@ -79,24 +79,49 @@ class TrainingFinding:
         """What finding.json holds."""
         site = self.site
         return {
-            "id": self.id, "kind": "training", "phase": self.phase, "symptom": self.symptom, "mode": self.mode,
-            "site": None if site is None else {"op": site.op, "module": site.module, "file": site.file, "line": site.line,
-                                               "source": site.source, "phase": site.phase},
-            "cause": self.cause, "step": self.step, "seeds": self.seeds, "build_seed": self.build_seed,
-            "confirmed": self.confirmed, "seconds": round(self.seconds, 3), "tried": self.tried,
-            "steps_found": self.steps_found, "arm": self.arm, "natural": self.natural, "noise": self.drawn,
+            "id": self.id,
+            "kind": "training",
+            "phase": self.phase,
+            "symptom": self.symptom,
+            "mode": self.mode,
+            "site": None
+            if site is None
+            else {
+                "op": site.op,
+                "module": site.module,
+                "file": site.file,
+                "line": site.line,
+                "source": site.source,
+                "phase": site.phase,
+            },
+            "cause": self.cause,
+            "step": self.step,
+            "seeds": self.seeds,
+            "build_seed": self.build_seed,
+            "confirmed": self.confirmed,
+            "seconds": round(self.seconds, 3),
+            "tried": self.tried,
+            "steps_found": self.steps_found,
+            "arm": self.arm,
+            "natural": self.natural,
+            "noise": self.drawn,
             "program": None if self.program.path is None else str(self.program.path),
-            "torch": torch.__version__, "notes": self.notes,
-        }  # fmt: skip
+            "torch": torch.__version__,
+            "notes": self.notes,
+        }
 
     def save(self, directory: str | Path) -> Path:
-        """Write finding.json, initial_state.safetensors, batches.safetensors, repro.py and README.md into a new directory.
+        """Write finding.json, initial_state.safetensors, batches.safetensors, repro.py and README.md into a new
+        directory.
 
-        repro.py needs torch, safetensors and the program's file (copied beside it as program_source.txt for the record).
+        repro.py needs torch, safetensors and the program's file (copied beside it as program_source.txt for the
+        record).
         """
         directory = Path(directory)
         if directory.exists() and any(directory.iterdir()):
-            raise UsageError(f"{directory} is not empty, but a finding is never written over another: choose a new directory")
+            raise UsageError(
+                f"{directory} is not empty, but a finding is never written over another: choose a new directory"
+            )
         directory.mkdir(parents=True, exist_ok=True)
         write_tensors(directory / "initial_state.safetensors", self.initial_state)
         write_tensors(directory / "batches.safetensors", packed(self.batches))
@@ -109,7 +134,8 @@ class TrainingFinding:
 
 
 def packed(batches: list[Batch]) -> dict[str, Tensor]:
-    """Tensors by "step.name"; one that was used before is not stored again, `repro.py` takes the last one of its name."""
+    """Tensors by "step.name"; one that was used before is not stored again, `repro.py` takes the last one of its "
+    "name."""
     out: dict[str, Tensor] = {}
     last: dict[str, Tensor] = {}
     for i, batch in enumerate(batches):

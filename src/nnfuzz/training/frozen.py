@@ -60,4 +60,6 @@ class Frozen(Arm):
             low, high = self.walk.program.bounds(name)
             value = self.scout.batch[name]
             if self.stream.is_rowwise(self.stream.first[name]):
-                self.scout.batch[name] = torch.cat([value[:-2], torch.full_like(value[-2:-1], high), torch.full_like(value[-1:], low)])
+                self.scout.batch[name] = torch.cat(
+                    [value[:-2], torch.full_like(value[-2:-1], high), torch.full_like(value[-1:], low)]
+                )

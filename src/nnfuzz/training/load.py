@@ -30,7 +30,9 @@ def load_program(path: str | Path) -> Program:
         )
     inputs = getattr(module, "INPUTS", getattr(module, "inputs", None))
     if inputs is None:
-        raise UsageError(f"{path.name} does not define INPUTS, the ranges of a batch: add INPUTS = {{'x': dict(low=0, high=1)}}")
+        raise UsageError(
+            f"{path.name} does not define INPUTS, the ranges of a batch: add INPUTS = {{'x': dict(low=0, high=1)}}"
+        )
     eval_loss = bool(getattr(module, "CHECK_EVAL", getattr(module, "eval_loss", False)))
     build, loss, batches, optimizer = (getattr(module, n) for n in _NAMES)
     return make_program(build, loss, batches, optimizer, inputs, eval_loss, path)
@@ -40,11 +42,14 @@ def _run(path: Path) -> ModuleType:
     if str(path.parent) not in sys.path:
         sys.path.insert(0, str(path.parent))
     spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules.setdefault(path.stem, module)
     try:
         spec.loader.exec_module(module)
     except Exception as error:
-        raise UsageError(f"{path.name} cannot be run ({type(error).__name__}: {error}): make `python {path.name}` work first") from error
+        raise UsageError(
+            f"{path.name} cannot be run ({type(error).__name__}: {error}): make `python {path.name}` work first"
+        ) from error
     return module

@@ -1,8 +1,10 @@
 """Arm: batches chosen for what they do to the weights.
 
 A step on a batch x moves the weights θ against ∇L(θ; x), and with them the distance D of the scouts' nearest input by
-−η ∇D·∇L(θ; x) to first order. So x climbs J(x) = ∇D·∇L(θ; x): what the network is taught is whatever brings the edge nearer,
-even where the operand's own gradient by x has died. J is taken as the difference of two losses, L(θ + εv; x) − L(θ − εv; x)
+−η ∇D·∇L(θ; x) to first order. So x climbs J(x) = ∇D·∇L(θ; x): what the network is taught is whatever brings the edge
+nearer,
+even where the operand's own gradient by x has died. J is taken as the difference of two losses, L(θ + εv; x) − L(θ −
+εv; x)
 with v = ∇D: only first derivatives, and its ascent by x costs two passes.
 """
 
@@ -31,8 +33,10 @@ REPLACED, EVERY = 0.05, 100  # GRIST: 5 % of the rows every 100 iterations
 @dataclass(frozen=True)
 class Style:
     """aim: which of the scouts' inputs the weights are drawn to. descent: scout steps, climb: steps on J and
-    repeat: training steps a round. scaled: v divided by the optimizer's own scale (Adam, Adagrad). compose: propose other batches
-    (rows of one label, extreme rows and noise, the scouts' row) and take those that J prefers. noise: search it in its range too,
+    repeat: training steps a round. scaled: v divided by the optimizer's own scale (Adam, Adagrad). compose: propose
+    other batches
+    (rows of one label, extreme rows and noise, the scouts' row) and take those that J prefers. noise: search it in its
+    range too,
     instead of drawing it for every step."""
 
     aim: Aim = "best"
@@ -44,8 +48,8 @@ class Style:
     noise: bool = False
 
     def __str__(self) -> str:
-        words = [f"lookahead {self.aim}", f"x{self.repeat}" * (self.repeat > 1), "scaled" * self.scaled, "composed" * self.compose,
-                 "noise" * self.noise]  # fmt: skip
+        words = [f"lookahead {self.aim}", f"x{self.repeat}" if self.repeat > 1 else ""]
+        words += [word for word in ("scaled", "noise") if getattr(self, word)] + ["composed"] * self.compose
         return " ".join(w for w in words if w)
 
 
@@ -101,7 +105,9 @@ class Lookahead(Arm):
                 mover = self._movers.setdefault(name, Rprop())
                 self.batch[name] = mover.step(x, g, *self.walk.program.bounds(name))
 
-    def _gain(self, batch: Batch, v: list[Tensor | None], epsilon: float, leaves: list[Tensor]) -> tuple[float, list[Tensor | None]]:
+    def _gain(
+        self, batch: Batch, v: list[Tensor | None], epsilon: float, leaves: list[Tensor]
+    ) -> tuple[float, list[Tensor | None]]:
         """J(batch) up to a factor, and its gradient by `leaves`."""
         total, sums = 0.0, [torch.zeros_like(x) for x in leaves]
         for sign in (1.0, -1.0):
@@ -134,10 +140,12 @@ class Lookahead(Arm):
         def constant(names: list[str], end: int) -> Callable[[], Batch]:
             return lambda: self.batch | {k: torch.full_like(self.batch[k], program.bounds(k)[end]) for k in names}
 
+        def of_label(group: Tensor, scouted: bool) -> Callable[[], Batch]:
+            rows = stream.filled(group)
+            return lambda: self.scout.spread(rows, row) if scouted else rows
+
         data = self.scout.moved
-        makers: list[Callable[[], Batch]] = [lambda g=g: stream.filled(g) for g in self._groups[:10]]  # type: ignore[misc]
-        makers += [lambda g=g: stream.filled(g) | {k: v for k, v in self.scout.spread(stream.filled(g), row).items()}  # type: ignore[misc]
-                   for g in self._groups[:10]]  # fmt: skip
+        makers = [of_label(g, scouted) for scouted in (False, True) for g in self._groups[:10]]
         makers += [lambda: self.scout.spread(self.batch, row), lambda: dict(stream[self.rounds])]
         makers += [constant([k], end) for k in data for end in (0, 1)]
         return makers

@@ -1,6 +1,7 @@
 """Which way of searching gets how much: brackets of successive halving over arms (Jamieson & Talwalkar 2016).
 
-No single way is best: wide initial weights need no training at all, adaptive optimizers need scaled directions, tiny models need tens
+No single way is best: wide initial weights need no training at all, adaptive optimizers need scaled directions, tiny
+models need tens
 of thousands of pumped steps. So all start, each with a slice of passes; the half that came or comes nearest goes on
 with twice the slice. Cost is counted in passes over the batch, not in seconds, so that a search stopped by
 `max_steps` is the same every time.
@@ -23,7 +24,8 @@ from nnfuzz.training.pump import Pump
 from nnfuzz.training.stream import Stream
 from nnfuzz.training.walk import Walk
 
-WORK = 1e8  # weights × rows that the first slice covers: a tenth of a second to a second
+FIRST_SECONDS = 0.4  # of the first slice
+WORK = 4e8  # weights × rows of the first slice, where seconds must not count
 SLICE = (6, 200)  # least and most passes of the first slice
 TARGETS = 5  # that a bracket aims at, one of them first; the others wait for the next one
 SURVIVORS = 2
@@ -46,13 +48,15 @@ class Progress:
 
 @dataclass
 class Portfolio:
-    """Yields hits; `arms` made so far, `natural` the plain training beside the search."""
+    """Yields hits; `arms` made so far, `natural` the plain training beside the search. pass_seconds:
+    what a training step takes; None for a search that must be the same every time."""
 
     program: Program
     stream: Stream
     lens: Lens
     seed: int
     stop: Callable[[], bool]
+    pass_seconds: float | None = None
     natural: Natural = field(default_factory=Natural)
     done: set[str] = field(default_factory=set)
     arms: list[Arm] = field(default_factory=list)
@@ -132,6 +136,8 @@ class Portfolio:
         return arm.finished or (arm.target is not None and arm.target.name in self.done)
 
     def _slice(self) -> float:
+        if self.pass_seconds is not None:
+            return min(max(FIRST_SECONDS / self.pass_seconds, SLICE[0]), SLICE[1])
         weights = sum(p.numel() for p in self.arms[0].walk.parameters)
         return min(max(WORK / max(1, weights * self.stream.rows), SLICE[0]), SLICE[1])
 

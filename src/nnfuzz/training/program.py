@@ -64,7 +64,8 @@ class Program:
 
     def bounds(self, name: str) -> tuple[float, float]:
         about = self.inputs[name]
-        assert about.low is not None and about.high is not None
+        assert about.low is not None
+        assert about.high is not None
         return about.low, about.high
 
     def rows(self, batch: Batch) -> int:
@@ -74,25 +75,37 @@ class Program:
 
 
 def make_program(
-    build: Any, loss: Any, batches: Any, optimizer: Any, inputs: Mapping[str, Mapping[str, Any]],
-    eval_loss: bool = False, path: Path | None = None,
-) -> Program:  # fmt: skip
+    build: Any,
+    loss: Any,
+    batches: Any,
+    optimizer: Any,
+    inputs: Mapping[str, Mapping[str, Any]],
+    eval_loss: bool = False,
+    path: Path | None = None,
+) -> Program:
     """A Program from what the user gave; UsageError where something cannot be right."""
     for name, value in (("build", build), ("loss", loss), ("batches", batches), ("optimizer", optimizer)):
         if not callable(value):
             raise UsageError(f"{name} is a {type(value).__name__}, but must be a function: pass the function itself")
     if not isinstance(inputs, Mapping) or not inputs:
-        raise UsageError(f"inputs is {inputs!r}, but must name the tensors of a batch: for example {{'x': dict(low=0, high=1)}}")
+        raise UsageError(
+            f"inputs is {inputs!r}, but must name the tensors of a batch: for example {{'x': dict(low=0, high=1)}}"
+        )
     return Program(build, loss, batches, optimizer, {k: _input(k, v) for k, v in inputs.items()}, eval_loss, path)
 
 
 def _input(name: str, rules: Any) -> Input:
     if isinstance(rules, tuple | list) and len(rules) == 2:
-        rules = dict(low=rules[0], high=rules[1])
+        rules = {"low": rules[0], "high": rules[1]}
     if not isinstance(rules, Mapping):
-        raise UsageError(f"inputs[{name!r}] is {rules!r}, but must be a dict: write dict(low=0, high=1) or dict(fixed=True)")
+        raise UsageError(
+            f"inputs[{name!r}] is {rules!r}, but must be a dict: write dict(low=0, high=1) or dict(fixed=True)"
+        )
     if unknown := sorted(set(rules) - _KNOWN):
-        raise UsageError(f"inputs[{name!r}] has {', '.join(unknown)}, but only {', '.join(sorted(_KNOWN))} are known: correct the name")
+        raise UsageError(
+            f"inputs[{name!r}] has {', '.join(unknown)}, but only {', '.join(sorted(_KNOWN))} are known: correct the "
+            "name"
+        )
     low, high = rules.get("low"), rules.get("high")
     if (low is None) != (high is None):
         raise UsageError(f"inputs[{name!r}] has only one of low and high, but a range needs both: give the other")

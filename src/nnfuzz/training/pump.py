@@ -1,8 +1,10 @@
 """Arm: two labels pumped against each other at their margin.
 
-Trained on separable rows, a classifier's weights grow like log t, since sure answers leave no gradient. Here the batch holds one
+Trained on separable rows, a classifier's weights grow like log t, since sure answers leave no gradient. Here the batch
+holds one
 label at a time, the two in turn, and its rows are kept where the answer is about as unsure as at the start: gradients
-stay alive, the biases cancel over a pair of steps, and what adds up is the weight between the two places: |w| grows like √t,
+stay alive, the biases cancel over a pair of steps, and what adds up is the weight between the two places: |w| grows
+like √t,
 with the largest factor that full batches of one label can give.
 """
 
@@ -27,7 +29,13 @@ class Pump(Arm):
     patient = True
 
     def __init__(
-        self, walk: Walk, stream: Stream, lens: Lens, target: Target, labels: tuple[int, int] = (0, 1), level: float = 1.15,
+        self,
+        walk: Walk,
+        stream: Stream,
+        lens: Lens,
+        target: Target,
+        labels: tuple[int, int] = (0, 1),
+        level: float = 1.15,
         burst: int = 10,
     ) -> None:
         super().__init__(walk, stream, target)

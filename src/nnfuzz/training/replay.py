@@ -70,7 +70,9 @@ def shorten(
     return _left_out(_bisected(steps, fails, spent), fails, spent)
 
 
-def _bisected(steps: list[Step], fails: Callable[[list[Step]], list[Step] | None], spent: Callable[[], bool]) -> list[Step]:
+def _bisected(
+    steps: list[Step], fails: Callable[[list[Step]], list[Step] | None], spent: Callable[[], bool]
+) -> list[Step]:
     """Least k so that the first k steps and the failing batch fail."""
     best, low, high = steps, 0, len(steps) - 1
     while low < high and not spent():
@@ -82,7 +84,9 @@ def _bisected(steps: list[Step], fails: Callable[[list[Step]], list[Step] | None
     return best
 
 
-def _left_out(best: list[Step], fails: Callable[[list[Step]], list[Step] | None], spent: Callable[[], bool]) -> list[Step]:
+def _left_out(
+    best: list[Step], fails: Callable[[list[Step]], list[Step] | None], spent: Callable[[], bool]
+) -> list[Step]:
     """Leave out runs of steps, never the last."""
     width = (len(best) - 1) // 2
     while width >= 1 and not spent():

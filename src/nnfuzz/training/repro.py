@@ -97,7 +97,8 @@ Run it again with plain torch:
 
     python repro.py
 
-`initial_state.safetensors`: weights before the first step. `batches.safetensors`: tensors named `step.name`; one that is
+`initial_state.safetensors`: weights before the first step. `batches.safetensors`: tensors named `step.name`; one that
+is
 the same as in the step before is not stored again. `finding.json`: all of this for machines.
 """
 
@@ -107,17 +108,30 @@ def script(finding: TrainingFinding) -> str:
     import torch
 
     return _SCRIPT.format(
-        headline=finding.headline().replace("\\", "/"), program=None if finding.program.path is None else str(finding.program.path),
-        build_seed=finding.build_seed, seeds=finding.seeds, phase=finding.phase, symptom=finding.symptom, mode=finding.mode,
+        headline=finding.headline().replace("\\", "/"),
+        program=None if finding.program.path is None else str(finding.program.path),
+        build_seed=finding.build_seed,
+        seeds=finding.seeds,
+        phase=finding.phase,
+        symptom=finding.symptom,
+        mode=finding.mode,
         threads=torch.get_num_threads(),
-    )  # fmt: skip
+    )
 
 
 def readme(finding: TrainingFinding) -> str:
     """Text of README.md."""
     indented = "\n".join(f"    {line}" for line in finding.cause.splitlines())
     return _README.format(
-        headline=finding.headline(), cause=indented, phase=finding.phase, symptom=finding.symptom, mode=finding.mode,
-        steps=finding.step, found=finding.steps_found, natural=finding.natural or "plain training was not tried",
-        arm=finding.arm, drawn=finding.drawn, confirmed="yes" if finding.confirmed else "no",
-    )  # fmt: skip
+        headline=finding.headline(),
+        cause=indented,
+        phase=finding.phase,
+        symptom=finding.symptom,
+        mode=finding.mode,
+        steps=finding.step,
+        found=finding.steps_found,
+        natural=finding.natural or "plain training was not tried",
+        arm=finding.arm,
+        drawn=finding.drawn,
+        confirmed="yes" if finding.confirmed else "no",
+    )

@@ -28,8 +28,9 @@ class Scout:
     targets: row i looks for target i mod len(targets).
     """
 
-    def __init__(self, stream: Stream, lens: Lens, targets: list[Target], rows: int = ROWS, first: int = 0,
-                 noise: bool = False) -> None:  # fmt: skip
+    def __init__(
+        self, stream: Stream, lens: Lens, targets: list[Target], rows: int = ROWS, first: int = 0, noise: bool = False
+    ) -> None:
         self.stream, self.lens, self.targets = stream, lens, targets
         self.rows = min(rows, stream.rows)
         order = _varied(stream.groups(), self.rows) if first == 0 else torch.arange(self.rows)
@@ -43,15 +44,18 @@ class Scout:
         """Distances per row (rows,), live in inputs and weights."""
         read = self.lens.read(walk.model, self.batch, self.rows, self.targets)
         lost = torch.full((self.rows,), float("inf"))
-        mine = [read.get(self.targets[i % len(self.targets)].name, lost)[i] for i in range(self.rows)] \
-            if len(self.targets) > 1 else [read.get(self.targets[0].name, lost)]  # fmt: skip
+        mine = (
+            [read.get(self.targets[i % len(self.targets)].name, lost)[i] for i in range(self.rows)]
+            if len(self.targets) > 1
+            else [read.get(self.targets[0].name, lost)]
+        )
         live = torch.stack(mine) if len(self.targets) > 1 else mine[0]
         self.distance = torch.nan_to_num(live.detach(), nan=float("inf"))
         return live
 
     def descend(self, walk: Walk, times: int, aim: Aim = "best") -> None:
         """`times` steps of all rows; with the aim "loss" every row looks for the largest loss of its own label."""
-        for i in range(times):
+        for _i in range(times):
             stride = SHORTEST + 0.5 * LONGEST * (1 + math.cos(math.pi * self._turn / self.period))
             self._turn = (self._turn + 1) % self.period
             leaves = {k: self.batch[k].detach().requires_grad_() for k in self.moved}
@@ -91,7 +95,8 @@ class Scout:
                 self.batch[name] = fresh
 
     def spread(self, batch: Batch, row: int) -> Batch:
-        """`batch` with the scout's row in every row, the labels as they are: one of them may be the label that fails."""
+        """`batch` with the scout's row in every row, the labels as they are: one of them may be the label that "
+        "fails."""
         out = dict(batch)
         for name in batch:
             if self.stream._program.role(name) != "label" and self.stream.is_rowwise(batch[name]):

@@ -33,8 +33,10 @@ class TrainingRun:
     """What a search gave.
 
     findings: confirmed failures, one per operation. flaky: failures that did not replay (nondeterministic programs).
-    natural:  how plain training did beside it. targets: how near each unsafe operation was brought (name, op, start, best; <= 0 is reached).
-    steps:    training and scout steps made. seconds: wall time. arms: (way of searching, training steps, share of the way) each.
+    natural:  how plain training did beside it. targets: how near each unsafe operation was brought (name, op, start,
+    best; <= 0 is reached).
+    steps:    training and scout steps made. seconds: wall time. arms: (way of searching, training steps, share of the
+    way) each.
     """
 
     findings: list[TrainingFinding] = field(default_factory=list)
@@ -55,15 +57,26 @@ class TrainingRun:
 
 
 def find_nans_in_training(
-    build: Any, loss: Any, batches: Any, *, optimizer: Any, inputs: Mapping[str, Mapping[str, Any]],
-    max_steps: int | None = None, max_seconds: float | None = 60, seed: int = 0, out: str | Path | None = None,
-    eval_loss: bool = False, stop_on_first: bool = True, report: Report | None = None,
-) -> TrainingRun:  # fmt: skip
+    build: Any,
+    loss: Any,
+    batches: Any,
+    *,
+    optimizer: Any,
+    inputs: Mapping[str, Mapping[str, Any]],
+    max_steps: int | None = None,
+    max_seconds: float | None = 60,
+    seed: int = 0,
+    out: str | Path | None = None,
+    eval_loss: bool = False,
+    stop_on_first: bool = True,
+    report: Report | None = None,
+) -> TrainingRun:
     """Search, while training goes on, for batches after which the loss or a gradient is not finite.
 
     build(seed) -> nn.Module; loss(model, batch) -> scalar; batches(seed) -> iterator of dicts of tensors;
     optimizer(model) -> torch.optim.Optimizer. Optimizer and learning rate stay as given.
-    inputs:    name → dict(low=, high=) for data that may be searched within its range; dict(fixed=True) for labels, which stay with
+    inputs:    name → dict(low=, high=) for data that may be searched within its range; dict(fixed=True) for labels,
+    which stay with
                their row; role="noise" for numbers that are drawn for every step (searched too where they have a range).
     max_steps: training and scout steps in all. Stopped by it, the same seed gives the same findings.
     eval_loss: the loss counts in eval mode too (dropout off).
@@ -72,14 +85,26 @@ def find_nans_in_training(
     """
     program = make_program(build, loss, batches, optimizer, inputs, eval_loss)
     return run_program(
-        program, max_steps=max_steps, max_seconds=max_seconds, seed=seed, out=out, stop_on_first=stop_on_first, report=report
+        program,
+        max_steps=max_steps,
+        max_seconds=max_seconds,
+        seed=seed,
+        out=out,
+        stop_on_first=stop_on_first,
+        report=report,
     )
 
 
 def run_program(
-    program: Program, *, max_steps: int | None = None, max_seconds: float | None = 60, seed: int = 0,
-    out: str | Path | None = None, stop_on_first: bool = True, report: Report | None = None,
-) -> TrainingRun:  # fmt: skip
+    program: Program,
+    *,
+    max_steps: int | None = None,
+    max_seconds: float | None = 60,
+    seed: int = 0,
+    out: str | Path | None = None,
+    stop_on_first: bool = True,
+    report: Report | None = None,
+) -> TrainingRun:
     """As `find_nans_in_training`, for a program from `load_program`."""
     if max_steps is None and max_seconds is None:
         raise UsageError("neither max_steps nor max_seconds is given, but the search needs an end: give one of them")
@@ -87,7 +112,9 @@ def run_program(
     started = time.monotonic()
     run = TrainingRun()
     with global_rng_kept():
-        portfolio = _prepared(program, seed, run, lambda: _over(portfolio, started, max_steps, max_seconds))
+        portfolio = _prepared(
+            program, seed, run, lambda: _over(portfolio, started, max_steps, max_seconds), timed=max_steps is None
+        )
         for hit in portfolio.hits():
             _take(hit, portfolio, run, time.monotonic() - started)
             if report is not None:
@@ -106,7 +133,7 @@ def _over(portfolio: Portfolio, started: float, max_steps: int | None, max_secon
     return max_seconds is not None and time.monotonic() - started >= max_seconds
 
 
-def _prepared(program: Program, seed: int, run: TrainingRun, stop: Callable[[], bool]) -> Portfolio:
+def _prepared(program: Program, seed: int, run: TrainingRun, stop: Callable[[], bool], timed: bool) -> Portfolio:
     """Check the program on its own first batch, and find its unsafe operations."""
     stream = Stream(program, seed)
     walk = Walk(program, seed)
@@ -114,7 +141,15 @@ def _prepared(program: Program, seed: int, run: TrainingRun, stop: Callable[[], 
     lens = Lens(program)
     scout = Scout(stream, lens, [])
     lens.survey(walk.model, scout.batch, scout.rows)
-    return Portfolio(program, stream, lens, seed, stop, run.natural)
+    return Portfolio(program, stream, lens, seed, stop, _pass_seconds(walk, stream) if timed else None, run.natural)
+
+
+def _pass_seconds(walk: Walk, stream: Stream) -> float:
+    """Of one loss with gradients, the second time."""
+    walk.check(stream.first)
+    started = time.monotonic()
+    walk.check(stream.first)
+    return max(time.monotonic() - started, 1e-5)
 
 
 def _sound(program: Program, walk: Walk, stream: Stream) -> None:
@@ -122,11 +157,20 @@ def _sound(program: Program, walk: Walk, stream: Stream) -> None:
     try:
         value = program.loss(walk.model, dict(stream.first))
     except Exception as error:
-        raise ModelFailure(f"loss(model, batch) raises on the first natural batch ({type(error).__name__}: {error}): make one plain step work first") from error
+        raise ModelFailure(
+            f"loss(model, batch) raises on the first natural batch ({type(error).__name__}: {error}): make one plain "
+            "step work first"
+        ) from error
     if not hasattr(value, "numel") or value.numel() != 1:
-        raise UsageError(f"loss(model, batch) gives {getattr(value, 'shape', type(value).__name__)}, but training needs a scalar: reduce it")
+        raise UsageError(
+            f"loss(model, batch) gives {getattr(value, 'shape', type(value).__name__)}, but training needs a scalar: "
+            "reduce it"
+        )
     if bad := symptom([value.detach()]):
-        raise ModelFailure(f"the loss of the first natural batch is {bad} already, but the search starts from finite training: look at it with first_bad")
+        raise ModelFailure(
+            f"the loss of the first natural batch is {bad} already, but the search starts from finite training: look "
+            "at it with first_bad"
+        )
 
 
 # ------------------------------------------------------------------------------------------------ from hit to finding
@@ -137,7 +181,9 @@ def _take(hit: Hit, portfolio: Portfolio, run: TrainingRun, seconds: float) -> N
     program, walk, mode = portfolio.program, hit.walk, hit.failure.mode
     tried = portfolio.moves
     if replay(program, walk.seed, walk.initial, hit.steps, mode) is None:
-        run.flaky.append(f"{hit.failure.symptom} {hit.failure.phase} by {hit.arm} did not replay: the program is not deterministic")
+        run.flaky.append(
+            f"{hit.failure.symptom} {hit.failure.phase} by {hit.arm} did not replay: the program is not deterministic"
+        )
         return
     steps = shorten(program, walk.seed, walk.initial, hit.steps, hit.failure, SHORTENING * portfolio.passes)
     again, (site, cause) = _named(program, walk, steps, mode)
@@ -146,15 +192,33 @@ def _take(hit: Hit, portfolio: Portfolio, run: TrainingRun, seconds: float) -> N
         return
     portfolio.done.add(name)
     seen = again or hit.failure
-    run.findings.append(TrainingFinding(
-        id=f"T{len(run.findings) + 1:04d}", phase=seen.phase, symptom=seen.symptom, mode=seen.mode, site=site, cause=cause,
-        batches=[s.batch for s in steps], seeds=[s.seed for s in steps], initial_state=walk.initial, build_seed=walk.seed,
-        confirmed=again is not None, seconds=seconds, tried=tried, steps_found=len(hit.steps) - 1, arm=hit.arm, program=program,
-        natural=str(portfolio.natural), drawn="searched" if "noise" in hit.arm else "drawn",
-    ))  # fmt: skip
+    run.findings.append(
+        TrainingFinding(
+            id=f"T{len(run.findings) + 1:04d}",
+            phase=seen.phase,
+            symptom=seen.symptom,
+            mode=seen.mode,
+            site=site,
+            cause=cause,
+            batches=[s.batch for s in steps],
+            seeds=[s.seed for s in steps],
+            initial_state=walk.initial,
+            build_seed=walk.seed,
+            confirmed=again is not None,
+            seconds=seconds,
+            tried=tried,
+            steps_found=len(hit.steps) - 1,
+            arm=hit.arm,
+            program=program,
+            natural=str(portfolio.natural),
+            drawn="searched" if "noise" in hit.arm else "drawn",
+        )
+    )
 
 
-def _named(program: Program, walk: Walk, steps: list[Step], mode: Mode) -> tuple[Failure | None, tuple[Site | None, str]]:
+def _named(
+    program: Program, walk: Walk, steps: list[Step], mode: Mode
+) -> tuple[Failure | None, tuple[Site | None, str]]:
     """Train once more from the start, and look inside the failing step: (failure, (first bad operation, words))."""
     again = Walk.from_state(program, walk.seed, walk.initial)
     for step in steps[:-1]:
@@ -201,7 +265,12 @@ def _save(run: TrainingRun, folder: Path) -> None:
     for finding in run.findings:
         finding.save(folder / "findings" / finding.id)
     about = {
-        "kind": "training", "findings": [f.about() for f in run.findings], "flaky": run.flaky, "natural": str(run.natural),
-        "targets": run.targets, "steps": run.steps, "seconds": round(run.seconds, 3),
-    }  # fmt: skip
+        "kind": "training",
+        "findings": [f.about() for f in run.findings],
+        "flaky": run.flaky,
+        "natural": str(run.natural),
+        "targets": run.targets,
+        "steps": run.steps,
+        "seconds": round(run.seconds, 3),
+    }
     write_atomically(folder / "run.json", json.dumps(about, indent=2) + "\n")

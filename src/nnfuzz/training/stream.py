@@ -27,7 +27,7 @@ class Stream:
         self._source: Iterator[Batch] = iter(program.batches(seed))
         self._kept: list[Batch] = []
         self._full = False
-        self.first = self._valid(self[0])
+        self.first = self[0]
         self.rows = program.rows(self.first)
 
     def __getitem__(self, i: int) -> Batch:
@@ -36,22 +36,33 @@ class Stream:
             batch = next(self._source, None)
             if batch is None:
                 if not self._kept:
-                    raise UsageError("batches(seed) yields nothing, but one batch at least is needed: yield a dict of tensors")
+                    raise UsageError(
+                        "batches(seed) yields nothing, but one batch at least is needed: yield a dict of tensors"
+                    )
                 self._full = True
                 break
-            self._kept.append(batch)
-            self._full = sum(map(size, self._kept[-1:])) * len(self._kept) > KEPT_BYTES
+            self._kept.append(self._valid(batch) if not self._kept else batch)
+            self._full = size(batch) * len(self._kept) > KEPT_BYTES
         return self._kept[i % len(self._kept)]
 
     def _valid(self, batch: Batch) -> Batch:
         if not isinstance(batch, dict) or not all(isinstance(v, Tensor) for v in batch.values()):
-            raise UsageError(f"batches(seed) yields a {type(batch).__name__}, but must yield dicts of tensors: name them, as dict(x=x, y=y)")
+            raise UsageError(
+                f"batches(seed) yields a {type(batch).__name__}, but must yield dicts of tensors: name them, as "
+                "dict(x=x, y=y)"
+            )
         program = self._program
         for name in program.inputs:
             if name not in batch:
-                raise UsageError(f"a batch has {', '.join(map(repr, batch))}, but inputs names {name!r}: add it to the batch or take it out of inputs")
+                raise UsageError(
+                    f"a batch has {', '.join(map(repr, batch))}, but inputs names {name!r}: add it to the batch or "
+                    "take it out of inputs"
+                )
         if unknown := [k for k in batch if k not in program.inputs]:
-            raise UsageError(f"a batch has {unknown[0]!r}, but inputs does not say what it is: add {unknown[0]!r} with a range or fixed=True")
+            raise UsageError(
+                f"a batch has {unknown[0]!r}, but inputs does not say what it is: add {unknown[0]!r} with a range or "
+                "fixed=True"
+            )
         for name, about in program.inputs.items():
             value = batch[name]
             if value.is_floating_point() and not bool(torch.isfinite(value).all()):
@@ -87,8 +98,11 @@ class Stream:
 
         Rows are distinct by label where few labels are shared by many rows; at most 16 groups.
         """
-        labels = [v.reshape(self.rows, -1).double() for k, v in self.first.items()
-                  if self._program.role(k) == "label" and self.is_rowwise(v)]  # fmt: skip
+        labels = [
+            v.reshape(self.rows, -1).double()
+            for k, v in self.first.items()
+            if self._program.role(k) == "label" and self.is_rowwise(v)
+        ]
         everything = [torch.arange(self.rows)]
         if not labels:
             return everything
