@@ -36,7 +36,7 @@ class Relate(Mutator):
         x, source = batch[spec.name], match(batch[other.name], batch[spec.name], ctx)
         if source is None or not x.numel():
             return
-        if x.shape == batch[other.name].shape and not other.fixed and ctx.rng.random() < 0.1:
+        if x.shape == batch[other.name].shape and other in specs and ctx.rng.random() < 0.1:
             batch[spec.name], batch[other.name] = cast(wide(source), spec), cast(wide(x), other)
             return
         relation = RELATIONS[int(ctx.rng.choice(len(RELATIONS), p=ODDS))]

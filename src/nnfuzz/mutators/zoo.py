@@ -37,7 +37,8 @@ def space(*specs: InputSpec, **more: Any) -> InputSpace:
 def sample(spaces: InputSpace, rows: int, seed: int = 0) -> Batch:
     """Legal candidates, uniform in their ranges: ``(rows, *shape)`` each."""
     generator = torch.Generator().manual_seed(seed)
-    return {s.name: _sample(s, rows, generator) for s in spaces}
+    batch = {s.name: _sample(s, rows, generator) for s in spaces}
+    return batch if spaces.constraint is None else spaces.constraint(batch)
 
 
 def _sample(spec: InputSpec, rows: int, generator: torch.Generator) -> Tensor:
