@@ -16,6 +16,8 @@ from nnfuzz.schedule import Schedule
 from nnfuzz.space import Anchors, Batch, InputSpace, rows, size
 
 LEAST_GROUP = 32
+SHAPES = 4
+"""A group that changes shapes comes as so many broods, each with a shape of its own."""
 COSTLY_FROM = 512
 COSTLY_SHARE = 32
 """In batches of at least ``COSTLY_FROM`` rows a costly mutator's group is this part of the batch."""
@@ -81,9 +83,11 @@ class Breeder:
         shares = self._shares(count, names)
         together: dict[int, list[tuple[str, Bucket, NDArray[np.int64]]]] = {}
         for i, name in enumerate(names):
-            bucket, picked = self.schedule.draw(shares[i], rng)
-            place = -1 - i if self.mutators[name].reshapes else id(bucket)
-            together.setdefault(place, []).append((name, bucket, picked))
+            reshapes = self.mutators[name].reshapes
+            for turn in range(min(SHAPES, shares[i]) if reshapes else 1):
+                bucket, picked = self.schedule.draw(shares[i] // SHAPES or 1 if reshapes else shares[i], rng)
+                place = -1 - i * SHAPES - turn if reshapes else id(bucket)
+                together.setdefault(place, []).append((name, bucket, picked))
         for groups in together.values():
             yield self._brood(groups, rng)
 

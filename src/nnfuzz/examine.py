@@ -216,7 +216,7 @@ class Examiner:
             symptom=cause.symptom,
             cause=text,
             inputs={n: t.clone() for n, t in lone.items()},
-            outputs=outputs_of(confirmation.trace),
+            outputs=outputs_of(self.target, confirmation.trace),
             seed={n: t.clone() for n, t in lone_seed.items()},
             seed_index=hit.seed_index,
             lineage=[*self.corpus.lineage(hit.parent), {"id": None, "op": hit.mutator}],

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from nnfuzz.errors import UsageError
-from nnfuzz.findings.confirm import confirm, judge_alone
+from nnfuzz.findings.confirm import confirm, judge_alone, outputs_of
 from nnfuzz.findings.finding import Finding, distance
 from nnfuzz.findings.save import load_finding
 from nnfuzz.findings.shrink import Shrinker
@@ -92,7 +92,7 @@ def shrink(finding_dir: str | Path, model: Any = None, model_b: Any = None, max_
             finding.inputs = {n: t.cpu().clone() for n, t in job.target.model_input(small).items()}
             finding.distance = distance(finding.inputs, finding.seed)
             if trace is not None:
-                finding.outputs = {n: t[0].cpu() for n, t in trace.outputs.items()}
+                finding.outputs = outputs_of(job.target, trace)
     finding.save(Path(finding_dir))
     return finding
 

@@ -33,7 +33,7 @@ def digits() -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 class Classifier(nn.Module):
-    """``(batch, 784)`` in [−1, 1] → logits ``(batch, 10)``."""
+    """``(batch, 784)`` or ``(batch, 1, 28, 28)`` in [−1, 1] → logits ``(batch, 10)``."""
 
     def __init__(self, seed: int = 0, width: float = 0.25):
         super().__init__()
@@ -44,7 +44,7 @@ class Classifier(nn.Module):
                 p.uniform_(-width, width, generator=generator) if p.dim() > 1 else p.zero_()
 
     def forward(self, image: Tensor) -> Tensor:
-        logits: Tensor = self.layers(image)
+        logits: Tensor = self.layers(image.flatten(1))
         return logits
 
 

@@ -5,6 +5,7 @@ What it writes is what a user would have: a file with the models, weights beside
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from nnfuzz.api import diff, find_nans
-from nnfuzz.demo.mnist import Classifier, digits, train
+from nnfuzz.demo.mnist import Classifier, UnsafeLoss, digits, train
 from nnfuzz.errors import UsageError
 from nnfuzz.loading import load_model
 from nnfuzz.report.base import Reporter
@@ -22,24 +23,27 @@ from nnfuzz.run import Run
 
 SEEDS = 10
 
-MODEL_FILE = '''"""The demo's models, as your own file of models might look: factories without parameters."""
+MODEL_FILE = '''"""The demo's models, as a file of your own might look: classes and factories."""
 
 from pathlib import Path
 
+import torch
 from safetensors.torch import load_model
+from torch import Tensor, nn
 
-from nnfuzz.demo.mnist import Classifier, UnsafeLoss
+
+{classes}
 
 
 def classifier():
-    """image (batch, 784) in [-1, 1] -> logits (batch, 10)"""
+    """image (batch, 1, 28, 28) in [-1, 1] -> logits (batch, 10)"""
     model = Classifier()
     load_model(model, Path(__file__).parent / "weights.safetensors")
     return model.eval()
 
 
 def unsafe():
-    """image, one-hot label -> logits, probabilities, loss; its softmax and logarithm are written out"""
+    """image, one-hot label -> logits, probabilities, loss"""
     return UnsafeLoss(classifier()).eval()
 '''
 
@@ -86,8 +90,9 @@ def write_project(out: Path, model: Classifier) -> dict[str, Tensor]:
     """model.py, weights.safetensors and seeds.npz: held-out images that the model names right."""
     _, _, images, labels = digits()
     right = (model(images).argmax(1) == labels).nonzero()[:SEEDS, 0]
-    seeds = {"image": images[right], "label": one_hot(labels[right], 10).float()}
-    (out / "model.py").write_text(MODEL_FILE, encoding="utf-8")
+    seeds = {"image": images[right].view(-1, 1, 28, 28), "label": one_hot(labels[right], 10).float()}
+    classes = "\n\n".join(inspect.getsource(c) for c in (Classifier, UnsafeLoss))
+    (out / "model.py").write_text(MODEL_FILE.replace("{classes}", classes.rstrip()), encoding="utf-8")
     save_file(model.state_dict(), out / "weights.safetensors")
     np.savez(out / "seeds.npz", image=seeds["image"].numpy(), label=seeds["label"].numpy())
     return seeds

@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from nnfuzz.errors import NnfuzzError
@@ -88,8 +87,9 @@ def locate(target: Target, candidate: Batch, *, backward: bool, watch_internal: 
         return None
 
 
-def outputs_of(trace: Trace | None) -> dict[str, Tensor]:
-    """The outputs of one candidate, without their leading axis of 1, on the CPU."""
+def outputs_of(target: Target, trace: Trace | None) -> dict[str, Tensor]:
+    """The outputs of one candidate on the CPU, as the model returns them."""
     if trace is None:
         return {}
-    return {n: t[0].detach().to("cpu", copy=True) for n, t in trace.outputs.items() if isinstance(t, torch.Tensor)}
+    one = {n: t.detach().to("cpu", copy=True) for n, t in trace.outputs.items()}
+    return one if target.unit == "sample" else {n: t[0] for n, t in one.items()}

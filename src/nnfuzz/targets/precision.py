@@ -33,7 +33,7 @@ def derive(model: Callable[..., Any], as_: str, calibrate: Callable[[nn.Module],
     twin = copy.deepcopy(model)
     if as_ == "int8":
         return _int8(twin, calibrate)
-    return Cast(twin.to(DTYPES[as_]), DTYPES[as_])
+    return Cast(twin.to(DTYPES[as_]), DTYPES[as_]).train(model.training)
 
 
 class Cast(nn.Module):
