@@ -67,7 +67,8 @@ def find_nans(
             ``flush_denormal``, ``gradients``, ``max_corpus``, ``max_corpus_bytes``, ``max_shrink``: see ``Settings``.
 
     Raises:
-        UsageError: something in the arguments is wrong, said in one sentence. ModelFailure: the model raises on its seeds.
+        UsageError: something in the arguments is wrong, said in one sentence.
+        ModelFailure: the model raises on its own seeds.
     """
     settings = _settings(
         "nan", more, ranges=ranges, kinds=kinds, fixed=fixed, shapes=shapes, constraint=constraint, eps=eps, unit=unit,

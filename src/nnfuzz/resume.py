@@ -54,7 +54,7 @@ def restore(
     findings: Iterable[Finding],
     ancestry: Mapping[int, tuple[int | None, str]],
 ) -> None:
-    """Puts a fuzzer whose objectives and coverage have seen the seeds (``firstlook.learn``) where the run had stopped."""
+    """Puts a fuzzer that has looked at the seeds (``firstlook.learn``) where the run had stopped."""
     for name, value in state["counters"].items():
         setattr(fuzzer.stats, name, value)
     fuzzer.stats.yields = {n: MutatorYield(n, *v) for n, v in state["yields"].items()}

@@ -196,7 +196,7 @@ class Session:
         usable = {n: m for n, m in made.items() if m.targets(space)}
         if not usable and not climbs:
             raise nnfuzz.UsageError(
-                f"none of the mutators {', '.join(names)} can change these inputs: leave --mutators out, or choose others"
+                f"none of the mutators {', '.join(names)} can change these inputs: leave --mutators out"
             )
         return Bandit([*usable, *([gradient.NAME] if climbs and self.job.guidable() else [])]), usable
 
@@ -263,7 +263,7 @@ def most_rows(target: Any, groups: list[SeedGroup]) -> int:
 
 @contextmanager
 def stop_on_signal(fuzzer: Fuzzer) -> Iterator[None]:
-    """Ctrl-C and SIGTERM end the run after the batch in hand; a second Ctrl-C ends it at once (the last batch is lost)."""
+    """Ctrl-C and SIGTERM end the run after the batch in hand; a second one ends it at once, without that batch."""
 
     def ask(signum: int, frame: FrameType | None) -> None:
         if fuzzer.stop_asked:

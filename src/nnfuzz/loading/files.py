@@ -60,8 +60,8 @@ def _export(path: Path, trust: bool, custom: bool) -> Model:
 
 def _torchscript(path: Path) -> Model:
     with _quietly(), _opened(path, "as TorchScript"):
-        model: Model = torch.jit.load(str(path), map_location="cpu")  # type: ignore[no-untyped-call]
-        return model
+        load: Callable[..., Model] = torch.jit.load
+        return load(str(path), map_location="cpu")
 
 
 def _pickle(path: Path, trust: bool) -> Model:

@@ -13,6 +13,7 @@ from nnfuzz.errors import UsageError
 from nnfuzz.loading.quantity import Number, choices, interval, positive
 
 NAME = r"[A-Za-z_][\w.]*|\d+(?:\.\w+)*"
+_FREE = re.compile(r"(?:\d+\s*<=\s*)?[A-Za-z_]\w*(?:\s*>=\s*\d+)?(?:\s*<=\s*\d+)?")
 Legal = tuple[Number, Number] | list[Number]
 
 
@@ -54,15 +55,21 @@ def parse_kind(text: str) -> tuple[str, str]:
 
 
 def parse_shape(text: str) -> tuple[str, tuple[int | str, ...]]:
-    """One ``--shape``: ``name=n,3``; a word is a dimension of free length, shared where it is repeated."""
-    name, value = named(text)
+    """One ``--shape``: ``name=n,3``; a word is a dimension of free length, shared where it is repeated.
+
+    A word may have bounds: ``n<=64``, ``2<=n<=64``, ``n>=0``.
+    """
+    match = re.fullmatch(rf"\s*({NAME})\s*=(?![=>])(.*)", text)
+    name, value = (match[1], match[2].strip()) if match else (None, text)
+    if not value:
+        raise UsageError(f"{text!r} has nothing after '=': write name=n,3")
     if name is None:
         raise UsageError(f"{text!r} does not say which input: write name=n,3, a word for each free dimension")
     dims: list[int | str] = []
     for word in (w.strip() for w in value.strip("[]()").split(",")):
         if word.isdigit():
             dims.append(int(word))
-        elif re.fullmatch(r"[A-Za-z_]\w*", word):
+        elif _FREE.fullmatch(word):
             dims.append(word)
         elif word:
             raise UsageError(f"{word!r} in the shape {text!r} is neither a length nor a name for a free one")

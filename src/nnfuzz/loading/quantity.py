@@ -42,7 +42,7 @@ def count(text: str) -> int:
 
 def number(text: str) -> Number:
     """An int when written as one, else a float (``1e-3``, ``.5``, ``-inf``); NaN is refused."""
-    word = text.strip().replace("−", "-")  # noqa: RUF001  a minus sign pasted from a document
+    word = text.strip().replace("−", "-")
     if re.fullmatch(r"[+-]?\d+", word):
         return int(word)
     value = _float(word)

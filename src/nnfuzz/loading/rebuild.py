@@ -38,8 +38,8 @@ def rebuild(context: Mapping[str, Any]) -> Rebuilt:
         return Rebuilt(
             model=load_model(str(context["model"]), trust),
             model_b=load_model(str(second), trust) if second else None,
-            objective=_function(context.get("objective"), "the objective"),
-            constraint=_function(context.get("constraint"), "the constraint"),
+            objective=load_function(context.get("objective"), "the objective"),
+            constraint=load_function(context.get("constraint"), "the constraint"),
             compare=load_compare(context.get("compare")),
         )
 
@@ -51,11 +51,12 @@ def load_compare(text: str | None) -> str | Callable[..., Any] | None:
     head, colon, rest = text.partition(":")
     names_code = colon and rest.replace(".", "_").isidentifier() and (head.endswith(".py") or head.isidentifier())
     if names_code or ("." in head and colon):
-        return _function(text, "the comparison")
+        return load_function(text, "the comparison")
     return text
 
 
-def _function(spec: str | None, what: str) -> Callable[..., Any] | None:
+def load_function(spec: str | None, what: str) -> Callable[..., Any] | None:
+    """The function that a word on the command line names; None for no word."""
     if not spec:
         return None
     found = load_object(spec, what)
