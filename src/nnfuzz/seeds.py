@@ -49,7 +49,7 @@ def read_seeds(seeds: Any, model: Callable[..., Any]) -> Seeds:
     """
     notes: list[str] = []
     seeds = _from_data_source(seeds, model, notes)
-    seeds = _tensors(seeds)
+    seeds = _without_strangers(_tensors(seeds), model, notes)
     if isinstance(seeds, list):
         if not seeds:
             raise UsageError("the list of seeds is empty: give at least one candidate")
@@ -71,6 +71,18 @@ def read_seeds(seeds: Any, model: Callable[..., Any]) -> Seeds:
         flat = rows(flat, torch.tensor(index))
         notes.append(f"{count:,} seeds were given; {MOST_SEEDS:,} of them, evenly spaced, are used")
     return Seeds(form, [SeedGroup(flat, index)], True, notes)
+
+
+def _without_strangers(seeds: Any, model: Callable[..., Any], notes: list[str]) -> Any:
+    """A file often holds more than one model takes (labels, say): when every parameter has its array, the others are
+    left out, and the run says so."""
+    names, any_keyword, any_position = parameters(model)
+    if not isinstance(seeds, dict) or any_keyword or any_position or not names or not set(names) <= set(seeds):
+        return seeds
+    strangers = [k for k in seeds if k not in names]
+    if strangers:
+        notes.append(f"the model takes {', '.join(names)}: {', '.join(map(repr, strangers))} in the seeds is left out")
+    return {k: v for k, v in seeds.items() if k in names}
 
 
 def _from_list(seeds: list[Any], model: Callable[..., Any], notes: list[str]) -> Seeds:

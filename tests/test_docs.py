@@ -1,0 +1,100 @@
+"""What the documents tell a reader to type is typed here, in a folder with the files that a reader would have."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SEARCHES = ("nan", "diff", "fuzz", "rows")
+
+MODEL = '''
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = torch.nn.Linear(6, 3)
+    def forward(self, image):
+        return self.layers(image)
+
+net = Net()
+
+def loss_fn(image, label):
+    return -(label * torch.log(torch.softmax(200 * net(image), 1))).sum(1)
+
+def make():
+    return lambda x: torch.log(torch.softmax(60 * x, -1))
+'''
+
+
+def blocks(document: str, language: str) -> list[str]:
+    text = (ROOT / document).read_text(encoding="utf-8")
+    return re.findall(rf"```{language}\n(.*?)```", text, flags=re.DOTALL)
+
+
+def commands(document: str) -> list[str]:
+    lines = [line for block in blocks(document, "console") for line in block.splitlines()]
+    return [line[2:].split("#")[0].strip() for line in lines if line.startswith("$ nnfuzz ")]
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder as the documents assume it."""
+    desk = tmp_path_factory.mktemp("desk")
+    (desk / "model.py").write_text(MODEL)
+    (desk / "my_model.py").write_text(MODEL)
+    rng = np.random.default_rng(0)
+    image = rng.uniform(-1, 1, (8, 6)).astype(np.float32)
+    np.savez(desk / "seeds.npz", image=image, label=np.eye(3, dtype=np.float32)[rng.integers(0, 3, 8)])
+    np.savez(desk / "my_inputs.npz", x=image[:, :3])
+    return desk
+
+
+def run(words: list[str], cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(words, cwd=cwd, capture_output=True, text=True, timeout=120, check=False)
+
+
+@pytest.mark.parametrize("document", ["README.md", "docs/USAGE.md"])
+def test_commands_do_what_they_say(document: str, desk: Path) -> None:
+    typed = commands(document)
+    assert typed, "the document shows no command"
+    if document != "README.md":  # its examples look at the run that the README makes
+        make = "nnfuzz nan my_model.py:make --seeds my_inputs.npz --out runs/first --max-inputs 2000"
+        if not (desk / "runs" / "first").exists():
+            assert run([sys.executable, "-m", "nnfuzz", *shlex.split(make)[1:]], desk).returncode == 1
+    for command in typed:
+        words = shlex.split(command)
+        if words[1] in SEARCHES:
+            words += ["--max-inputs", "2000"]
+        done = run([sys.executable, "-m", "nnfuzz", *words[1:]], desk)
+        assert done.returncode in (0, 1), f"{command}\n{done.stdout}\n{done.stderr}"
+        assert done.stdout.strip(), f"{command} said nothing"
+
+
+@pytest.mark.parametrize("document", ["README.md", "docs/USAGE.md"])
+def test_python_blocks_run(document: str, tmp_path: Path) -> None:
+    for block in blocks(document, "python"):
+        done = run([sys.executable, "-c", block], tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert "nan" in done.stdout or "inf" in done.stdout
+
+
+def test_the_example_mutator_conforms(tmp_path: Path) -> None:
+    (block,) = (b for b in blocks("CONTRIBUTING.md", "python") if "class Negate" in b)
+    check = "\nfrom nnfuzz.mutators import check_mutator\ncheck_mutator(Negate)\nprint('conforms')\n"
+    done = run([sys.executable, "-c", block + check], tmp_path)
+    assert done.stdout.strip() == "conforms", done.stderr
+
+
+def test_links_lead_somewhere() -> None:
+    for document in ROOT.glob("*.md"):
+        for target in re.findall(r"\]\((?!http)([^)#]+)", document.read_text(encoding="utf-8")):
+            assert (ROOT / target).exists(), f"{document.name} links to {target}"
