@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 
-from nnfuzz.probe import Hazard, Site, observe
+from nnfuzz.probe import Hazard, Reading, Site, observe
 from nnfuzz.training.program import Batch, Program
 
 PASS_MS, LOOK_MS = 0.3, 1.5  # of a tiny model: a training step, a traced pass with its gradient
@@ -34,6 +35,24 @@ class Target:
         return 1 - max(distance, 0.0) / max(self.start, 1e-9)
 
 
+def guarded(reading: Reading) -> bool:
+    """Whether the user's own clamp keeps the operand off the edge: then no search can reach it.
+
+    The bounds are read from the operand's autograd node. Operations that fail near 0 are safe above a lower bound
+    that the dtype holds, `exp` below an upper one.
+    """
+    node = reading.operand.grad_fn
+    if node is None or not node.name().startswith("Clamp"):
+        return False
+    least, most = getattr(node, "_saved_min", None), getattr(node, "_saved_max", None)
+    limits = torch.finfo(reading.operand.dtype)
+    if reading.site.op.startswith(("log", "sqrt", "rsqrt", "div", "reciprocal")):
+        return isinstance(least, float | int) and float(least) > limits.tiny * 2
+    if reading.site.op.startswith("exp"):
+        return isinstance(most, float | int) and float(most) < math.log(limits.max)
+    return False
+
+
 def place(site: Site) -> str:
     """A site without its phase: log(0) and the gradient of log(0) lie in the same direction."""
     return site.key.removesuffix("~backward")
@@ -58,6 +77,8 @@ class Lens:
         for reading in seen.readings:
             distance = reading.distance.detach()
             if not reading.distance.requires_grad or bool(distance.isnan().any()) or bool((distance <= 0).any()):
+                continue
+            if guarded(reading):
                 continue
             target = self.targets.setdefault(place(reading.site), Target(place(reading.site), op=reading.site.op))
             target.keys.add(reading.key)

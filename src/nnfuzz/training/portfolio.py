@@ -87,11 +87,11 @@ class Portfolio:
     def _play_on(self, champions: list[Arm], slice_: float) -> Generator[Hit, None, None]:
         """Those that came nearest go on alone, for as long as all took together, while they still gain."""
         for arm in champions:
-            while not (self.stop() or self._over(arm)):
+            fruitless = 0
+            while fruitless < 2 and not (self.stop() or self._over(arm)):
                 before = arm.covered
-                yield from self._run(arm, slice_)
-                if arm.covered - before < GAIN * (1 - before):
-                    break
+                yield from self._run(arm, slice_ / 2)
+                fruitless = 0 if arm.covered - before >= GAIN * (1 - before) else fruitless + 1
 
     def _bracket(self, arms: Iterable[Arm], plain: Arm, slice_: float) -> Generator[Hit, None, list[Arm]]:
         """Give every arm a slice, then halve the field and double the slice until few are left; returns those."""
@@ -117,13 +117,13 @@ class Portfolio:
                 if self.stop():
                     return []
         patient = [p.arm for p in field_ if p.arm.patient and not self._over(p.arm)]
-        return [p.arm for p in judged] + patient[-SURVIVORS:]
+        return patient[: SURVIVORS + 1] + [p.arm for p in judged]
 
     def _share(self, arm: Arm, slice_: float, first: bool) -> float:
         """Inputs alone are tried thoroughly at first, since nothing is shorter; plain training just runs along."""
         if isinstance(arm, Plain):
             return self._slice()
-        return slice_ * (4 if first and isinstance(arm, Frozen) else 1)
+        return slice_ * (4 if first and isinstance(arm, Frozen) and arm.walk.seed == self.seed else 1)
 
     def _run(self, arm: Arm, slice_: float) -> Generator[Hit, None, None]:
         start = arm.passes
@@ -167,7 +167,15 @@ class Portfolio:
 
         frozen: Make = lambda walk, target: Frozen(walk, stream, lens, target, start=bracket)  # noqa: E731
         many = min(20, max(3, int(self._slice()) * 2**bracket))
-        steady = look(Style("sum", 5, 1, many, scaled=True, noise=noise))
+
+        def steady(walk: Walk, target: Target) -> Arm:
+            arm = Lookahead(
+                walk, stream, lens, target, Style("sum", 5, 1, many, scaled=True, noise=noise), start=bracket
+            )
+            # Adaptive optimizers turn weights slowly at first, and then ever faster.
+            arm.patient = bracket == 0
+            return arm
+
         if not lead:
             return [frozen, steady]
         makers = [frozen, look(Style("best", 5, 1, 3, scaled=True)), look(Style("best", compose=True)), steady]
