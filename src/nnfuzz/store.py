@@ -118,7 +118,9 @@ class RunStore:
         self._writer()
         with disk(f"create {self.path / 'findings'}"):
             (self.path / "findings").mkdir(exist_ok=True)
-        return save_finding(finding, self.path / "findings" / checked_id(finding.id))
+        context = self.manifest.get("context")
+        started_in = context.get("cwd") if isinstance(context, dict) else None
+        return save_finding(finding, self.path / "findings" / checked_id(finding.id), cwd=started_in)
 
     def findings(self) -> list[Finding]:
         """All findings, loaded in full, in order of id."""
