@@ -51,7 +51,7 @@ class Brood:
 
     @property
     def parents(self) -> NDArray[np.int64]:
-        return np.array(self.bucket.ids)[self.rows]
+        return self.bucket.ids[self.rows]
 
     def mutator_of(self, row: int) -> str:
         return next(g.mutator for g in self.groups if g.part.start <= row < g.part.stop)
@@ -116,7 +116,7 @@ class Breeder:
         picked = np.concatenate([p for _, _, p in drawn])
         device = bucket.vectors.view.device
         index = torch.from_numpy(picked).to(device)
-        anchor_index = torch.from_numpy(np.array(bucket.anchor_rows)[picked]).to(device)
+        anchor_index = torch.from_numpy(bucket.anchor_rows[picked]).to(device)
         all_anchors = bucket.anchors(self.space)
         batch = bucket.gather(index, self._buffer(bucket, len(picked)))
         groups, start = [], 0

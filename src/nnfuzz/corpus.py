@@ -44,6 +44,29 @@ class _Growing:
         self._room, self.length = self.view[index].clone(), len(index)
 
 
+class _GrowingInts:
+    """The same for whole numbers, in NumPy: parents are looked up by the thousand in every batch."""
+
+    def __init__(self) -> None:
+        self._room = np.empty(16, np.int64)
+        self.length = 0
+
+    @property
+    def view(self) -> NDArray[np.int64]:
+        return self._room[: self.length]
+
+    def append(self, value: int) -> None:
+        if self.length == len(self._room):
+            self._room = np.concatenate([self._room, np.empty_like(self._room)])
+        self._room[self.length] = value
+        self.length += 1
+
+    def keep(self, index: NDArray[np.int64]) -> None:
+        self._room, self.length = self.view[index].copy(), len(index)
+        if not self.length:
+            self._room = np.empty(16, np.int64)
+
+
 class Bucket:
     """Entries of equal shapes. Row r of every tensor belongs to the entry ``ids[r]``."""
 
@@ -51,14 +74,42 @@ class Bucket:
         self.inputs = {n: _Growing(t) for n, t in first.items()}
         self.vectors = _Growing(vectors)
         self.anchor_inputs = {n: _Growing(t) for n, t in first.items()}
-        self.ids: list[int] = []
-        self.anchor_rows: list[int] = []
+        self._ids, self._anchor_rows, self._seeds = _GrowingInts(), _GrowingInts(), _GrowingInts()
         self.row_bytes = sum(t[0].numel() * t.element_size() for t in first.values()) + vectors[0].numel() * 4
         self._anchors: Anchors | None = None
         self._anchor_of: dict[int, int] = {}
 
     def __len__(self) -> int:
-        return len(self.ids)
+        return self._ids.length
+
+    @property
+    def ids(self) -> NDArray[np.int64]:
+        """Corpus id of every row."""
+        return self._ids.view
+
+    @property
+    def anchor_rows(self) -> NDArray[np.int64]:
+        """Row of ``anchors`` that every row descends from."""
+        return self._anchor_rows.view
+
+    @property
+    def seed_index(self) -> NDArray[np.int64]:
+        """Index of the seed that every row descends from."""
+        return self._seeds.view
+
+    def enter(self, id_: int, seed_index: int, inputs: Batch, row: int) -> None:
+        """Notes who the next row is; its tensors are appended by the corpus."""
+        self._anchor_rows.append(self.anchor_row(seed_index, inputs, row))
+        self._ids.append(id_)
+        self._seeds.append(seed_index)
+
+    def stay(self, rows_: NDArray[np.int64]) -> None:
+        """Keeps these rows only."""
+        index = torch.from_numpy(rows_).to(self.vectors.view.device)
+        for g in (*self.inputs.values(), self.vectors):
+            g.keep(index)
+        for ints in (self._ids, self._anchor_rows, self._seeds):
+            ints.keep(rows_)
 
     def gather(self, index: Tensor, out: Batch | None = None) -> Batch:
         """Copies of the entries at these rows (into ``out`` when its shapes fit)."""
@@ -131,9 +182,8 @@ class Corpus:
         for row, id_ in enumerate(given):
             self._fill_gap(id_)
             parent = new.parents[row]
-            self.place[id_] = (key, len(bucket.ids))
-            bucket.ids.append(id_)
-            bucket.anchor_rows.append(bucket.anchor_row(new.seed_index[row], new.inputs, row))
+            self.place[id_] = (key, len(bucket))
+            bucket.enter(id_, new.seed_index[row], new.inputs, row)
             self.parent.append(-1 if parent is None else parent)
             self.seed_index.append(new.seed_index[row])
             self.mutator.append(new.mutators[row])
@@ -181,9 +231,9 @@ class Corpus:
 
     def vectors(self) -> NDArray[np.float32]:
         """All present vectors in id order, float32 ``(n, d)``."""
-        parts = [(b.ids[r], b.vectors.view[r]) for b in self.buckets.values() for r in range(len(b))]
-        parts.sort(key=lambda p: p[0])
-        return torch.stack([v for _, v in parts]).cpu().numpy()
+        buckets = list(self.buckets.values())
+        order = np.argsort(np.concatenate([b.ids for b in buckets]))
+        return torch.cat([b.vectors.view for b in buckets]).cpu().numpy()[order]
 
     @property
     def full(self) -> bool:
@@ -197,17 +247,13 @@ class Corpus:
         wanted = len(ids) // 4
         doomed = set((old[::2] + old[1::2])[:wanted])
         for key, bucket in list(self.buckets.items()):
-            stay = [r for r, i in enumerate(bucket.ids) if i not in doomed]
-            if len(stay) == len(bucket.ids):
+            stay = np.flatnonzero(~np.isin(bucket.ids, sorted(doomed)))
+            if len(stay) == len(bucket):
                 continue
-            index = torch.tensor(stay, dtype=torch.long, device=bucket.vectors.view.device)
-            for g in (*bucket.inputs.values(), bucket.vectors):
-                g.keep(index)
-            bucket.ids = [bucket.ids[r] for r in stay]
-            bucket.anchor_rows = [bucket.anchor_rows[r] for r in stay]
-            for r, i in enumerate(bucket.ids):
+            bucket.stay(stay)
+            for r, i in enumerate(bucket.ids.tolist()):
                 self.place[i] = (key, r)
-            if not bucket.ids:
+            if not len(bucket):
                 del self.buckets[key]
         for i in doomed:
             key, _ = self.place.pop(i)

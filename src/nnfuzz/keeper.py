@@ -68,7 +68,7 @@ class Keeper:
         vectors = self.vectors(guarded.trace, size(batch))
         parents = brood.parents[guarded.ran]
         novel = self._novel(brood, guarded, vectors, clean, rng)
-        seeds = np.array([self.corpus.seed_index[i] for i in parents.tolist()])
+        seeds = brood.bucket.seed_index[brood.rows[guarded.ran]]
         scores, better = self._by_score(verdict, clean, seeds)
         asked = np.intersect1d(clean, np.searchsorted(guarded.ran, brood.keep)) if len(brood.keep) else brood.keep
         chosen = np.unique(np.concatenate([novel, better, asked]))
@@ -103,8 +103,7 @@ class Keeper:
         """Evicts when the corpus is over its cap; returns the ids that went."""
         if not self.corpus.full:
             return []
-        gone = self.corpus.evict(self.frontier.ids())
-        self.frontier.retain(self.corpus.place)
+        gone = self.corpus.evict(set(self.frontier.ids()))
         if self.novelty is not None and gone:
             self.novelty.index.rebuild(self.corpus.vectors())
         self.stats.evicted += len(gone)

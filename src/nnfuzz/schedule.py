@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +19,9 @@ share of the bucket: the newest sixth gets most of the picks, whatever the size.
 FRONTIER = 16
 """Entries of best score that are kept in view over all seeds; at least one for each seed."""
 
+MOST_DRAWN = 256
+"""Different entries that one group takes from the frontier; larger groups use each several times."""
+
 
 class Frontier:
     """The entries of best score for each seed, so that one easy seed does not take all the energy."""
@@ -27,6 +29,8 @@ class Frontier:
     def __init__(self, seeds: int):
         self.per_seed = max(1, FRONTIER // max(1, seeds))
         self._best: dict[int, list[tuple[float, int]]] = {}
+        self._thresholds = np.full(max(1, seeds), -np.inf)
+        self._sorted: list[int] | None = None
 
     def offer(self, id_: int, seed_index: int, score: float) -> bool:
         """Takes the entry in when it is among the best of its seed (older wins a tie)."""
@@ -36,35 +40,34 @@ class Frontier:
         item = (score, -id_)
         if len(heap) < self.per_seed:
             heapq.heappush(heap, item)
-            return True
-        return heapq.heappushpop(heap, item) != item
-
-    def threshold(self, seed_index: int) -> float:
-        """A score must be above this to enter."""
-        heap = self._best.get(seed_index, [])
-        return heap[0][0] if len(heap) >= self.per_seed else -math.inf
+        elif heapq.heappushpop(heap, item) == item:
+            return False
+        self._sorted = None
+        if seed_index >= len(self._thresholds):
+            more = np.full(seed_index + 1 - len(self._thresholds), -np.inf)
+            self._thresholds = np.concatenate([self._thresholds, more])
+        self._thresholds[seed_index] = heap[0][0] if len(heap) >= self.per_seed else -np.inf
+        return True
 
     def thresholds(self, seed_index: NDArray[np.int64]) -> NDArray[np.float64]:
-        table = {s: self.threshold(s) for s in np.unique(seed_index).tolist()}
-        return np.array([table[s] for s in seed_index.tolist()])
+        """Scores must be above these to enter, one for each of the given seeds."""
+        known = np.minimum(seed_index, len(self._thresholds) - 1)
+        return np.where(seed_index < len(self._thresholds), self._thresholds[known], -np.inf)
 
-    def ids(self) -> set[int]:
-        return {-i for heap in self._best.values() for _, i in heap}
-
-    def retain(self, present: Iterable[int]) -> None:
-        alive = set(present)
-        for seed, heap in self._best.items():
-            self._best[seed] = [item for item in heap if -item[1] in alive]
-            heapq.heapify(self._best[seed])
+    def ids(self) -> list[int]:
+        """Entries of the frontier, oldest first."""
+        if self._sorted is None:
+            self._sorted = sorted(-i for heap in self._best.values() for _, i in heap)
+        return self._sorted
 
     def draw(self, corpus: Corpus, count: int, rng: np.random.Generator) -> tuple[Signature, Rows] | None:
-        """Entries of the frontier in one bucket, seeds equally likely, better ones of a seed not preferred."""
-        ids = [i for i in sorted(self.ids()) if i in corpus.place]
+        """Entries of the frontier in one bucket, all equally likely."""
+        ids = self.ids()
         if not ids:
             return None
-        key = corpus.place[ids[int(rng.integers(len(ids)))]][0]
-        mine = np.array([corpus.place[i][1] for i in ids if corpus.place[i][0] == key])
-        return key, mine[rng.integers(0, len(mine), count)]
+        some = [corpus.place[ids[i]] for i in rng.integers(0, len(ids), min(count, MOST_DRAWN)).tolist()]
+        mine = np.array([row for key, row in some if key == some[0][0]])
+        return some[0][0], np.resize(mine, count)
 
 
 class Schedule:

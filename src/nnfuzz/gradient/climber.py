@@ -117,7 +117,7 @@ class Climber:
         """A slot that starts at a target's nearest entry goes on with that target."""
         owner = {s.entry: k for k, s in table.states.items() if k not in table.done}
         half = len(picked) // 2
-        return [owner.get(bucket.ids[int(r)]) if i < half else None for i, r in enumerate(picked)]
+        return [owner.get(int(bucket.ids[int(r)])) if i < half else None for i, r in enumerate(picked)]
 
     # ------------------------------------------------------------------ the climb
 
@@ -125,7 +125,7 @@ class Climber:
         self, guide: Guide, table: TargetTable, bucket: Bucket, picked: NDArray[np.int64], rng: np.random.Generator
     ) -> Turn | None:
         index = torch.from_numpy(picked).to(self.device)
-        anchor_index = torch.from_numpy(np.array(bucket.anchor_rows)[picked]).to(self.device)
+        anchor_index = torch.from_numpy(bucket.anchor_rows[picked]).to(self.device)
         anchors = bucket.anchors(self.space).take(anchor_index)
         x = bucket.gather(index)
         count = len(picked)
