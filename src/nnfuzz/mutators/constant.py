@@ -16,15 +16,15 @@ from nnfuzz.space import Batch, InputSpec
 class Constant(Mutator):
     """Writes one value into a region of every chosen input.
 
-    Half the groups use the *same* region in all inputs that can share it (a Dice score is 0/0 only when prediction
-    and label are empty together). A third write zeros everywhere, the rest one special value a row.
+    Most groups use the *same* region in all inputs that can share it (a Dice score is 0/0 only when prediction
+    and label are empty together). Two in five write zeros everywhere, the rest one special value a row.
     """
 
     name = "constant"
     keeps_finite = True
 
     def mutate(self, batch: Batch, specs: list[InputSpec], ctx: Context) -> None:
-        together, zeros = ctx.rng.random() < 0.5, ctx.rng.random() < 1 / 3
+        together, zeros = ctx.rng.random() < 0.6, ctx.rng.random() < 0.4
         shared: Tensor | None = None
         for spec in specs:
             x = batch[spec.name]
