@@ -153,7 +153,7 @@ def _of_dict(candidate: dict[str, Any], names: list[str], any_keyword: bool, any
     if not matched and len(names) == 1 and len(candidate) > 1:
         label = names[0]
         whole = _template(candidate, label)
-        aliases = {k: f"{label}.{k}" for k in candidate}
+        aliases = {n.removeprefix(f"{label}."): n for n in _leaves(whole)}
         return CallForm((whole,), {}, aliases)
     free = [n for n in names if n not in matched]
     keyword, positional, aliases = {}, [], {}
