@@ -51,6 +51,22 @@ def number(text: str) -> Number:
     return value
 
 
+def whole(text: str) -> int:
+    """A whole number from 0 up, such as a seed."""
+    word = text.strip()
+    if not word.isascii() or not word.isdigit():
+        raise UsageError(f"{word!r} must be a whole number from 0 up")
+    return int(word)
+
+
+def nonnegative(text: str) -> float:
+    """A finite number from 0 up."""
+    value = float(number(text))
+    if not (math.isfinite(value) and value >= 0):
+        raise UsageError(f"{text.strip()!r} must be a finite number from 0 up")
+    return value
+
+
 def positive(text: str) -> float:
     """A finite number above zero."""
     value = float(number(text))

@@ -1,0 +1,119 @@
+"""``repro``, ``shrink``, ``explain``, ``resume``: going back to what a run left behind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nnfuzz.cli.glue import FOUND, reporting, status
+from nnfuzz.cli.groups import checked, option
+from nnfuzz.cli.options import BUDGET, AgainOptions, StyleOptions, given
+from nnfuzz.errors import UsageError
+from nnfuzz.loading.quantity import count, duration
+
+FindingArgument = Annotated[
+    Path, typer.Argument(metavar="FINDING", help="A finding's directory, RUN/findings/F0001.", show_default=False)
+]
+RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.", show_default=False)]
+
+
+def repro(finding: FindingArgument, again: AgainOptions) -> int:
+    """Run a finding again in the real model: exit status 1 when it still fails, 0 when it does not."""
+    import nnfuzz
+
+    result = nnfuzz.repro(_finding(finding), **again.models())
+    for line in result.lines:
+        typer.echo(line)
+    verdict = "reproduced" if result.reproduced else "fails differently" if result.symptom else "not reproduced"
+    typer.echo(verdict)
+    return FOUND if result.symptom else 0
+
+
+def shrink(
+    finding: FindingArgument,
+    again: AgainOptions,
+    max_inputs: Annotated[
+        str | None,
+        option(
+            "--max-inputs",
+            "-n",
+            metavar="N",
+            panel=BUDGET,
+            callback=checked("--max-inputs", count),
+            help="Inputs spent on it.",
+            default="20k",
+        ),
+    ] = None,
+) -> int:
+    """Bring a finding nearer to its seed, and change fewer of its elements, while it fails in the same way."""
+    import nnfuzz
+    from nnfuzz.report.telling import nearness
+    from nnfuzz.report.words import near
+
+    place = _finding(finding)
+    limit = given(max_inputs=count(max_inputs) if max_inputs else None)
+    smaller = nnfuzz.shrink(place, **again.models(), **limit)
+    typer.echo(f"{smaller.id}  {nearness(smaller)}")
+    typer.echo(f"saved in {near(place)}")
+    return 0
+
+
+def explain(finding: FindingArgument, again: AgainOptions) -> int:
+    """Say why a finding fails: the first operation that goes wrong, its operands, and what would help."""
+    import nnfuzz
+
+    typer.echo(nnfuzz.explain(_finding(finding), **again.models()))
+    return 0
+
+
+def resume(
+    run: RunArgument,
+    again: AgainOptions,
+    style: StyleOptions,
+    max_inputs: Annotated[
+        str | None,
+        option(
+            "--max-inputs",
+            "-n",
+            metavar="N",
+            panel=BUDGET,
+            callback=checked("--max-inputs", count),
+            help="New limit, counted from the run's beginning.",
+            default="as before",
+        ),
+    ] = None,
+    max_time: Annotated[
+        str | None,
+        option(
+            "--max-time",
+            "-t",
+            metavar="TIME",
+            panel=BUDGET,
+            callback=checked("--max-time", duration),
+            help="New limit, counted from the run's beginning.",
+            default="as before",
+        ),
+    ] = None,
+) -> int:
+    """Go on with a run where it stopped, also after it was killed."""
+    import nnfuzz
+
+    seconds = duration(max_time) if max_time is not None else None
+    if seconds == 0:
+        raise UsageError("--max-time: resume needs an end: give a time, counted from the run's beginning")
+    limits = given(max_inputs=count(max_inputs) if max_inputs else None, max_seconds=seconds)
+    with reporting(style.style) as reporter:
+        return status(nnfuzz.resume(run, **again.models(), **limits, reporter=reporter))
+
+
+def _finding(path: Path) -> Path:
+    """A run with one finding stands for it; otherwise the directory must be a finding's own."""
+    inside = sorted(p.parent for p in (path / "findings").glob("*/finding.json"))
+    if (path / "finding.json").is_file() or not inside:
+        return path
+    if len(inside) == 1:
+        return inside[0]
+    names = ", ".join(p.name for p in inside[:6]) + (", …" if len(inside) > 6 else "")
+    raise UsageError(f"{path} is a run with {len(inside)} findings ({names}): name one, {inside[0]}")

@@ -1,0 +1,82 @@
+"""The way in and out: one line for every error, and the exit status that says how it went."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from nnfuzz.cli.argv import rewritten
+from nnfuzz.errors import NnfuzzError
+
+USAGE, BUG, INTERRUPTED = 2, 70, 130
+_Shown = typer.BadParameter.__mro__[2]
+"""The parser's root of errors that are meant for the user, wherever this version of typer keeps it."""
+
+app = typer.Typer(
+    name="nnfuzz",
+    help="Finds the inputs that break a neural network, says why, and hands back a case that anyone can rerun.",
+    epilog="Exit status: 0 nothing found, 1 findings, 2 bad input or usage, 3 the model fails on its own seeds, "
+    "130 interrupted and saved. --debug, anywhere, shows the traceback of an error.",
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+
+
+@app.callback()
+def root(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.", is_eager=True)] = False,
+) -> None:
+    if version:
+        from nnfuzz import __version__
+
+        typer.echo(f"nnfuzz {__version__}")
+        raise typer.Exit
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command line and returns its exit status; prints errors, raises none."""
+    from nnfuzz.cli import commands
+
+    words, debug = rewritten(sys.argv[1:] if argv is None else argv)
+    try:
+        return int(commands.app(words, prog_name="nnfuzz", standalone_mode=False) or 0)
+    except NnfuzzError as error:
+        return _failed(error, str(error), error.exit_status, debug)
+    except typer.Abort:
+        return _failed(None, "interrupted", INTERRUPTED, False)
+    except KeyboardInterrupt as error:
+        return _failed(error, "interrupted", INTERRUPTED, debug)
+    except Exception as error:
+        if isinstance(error, _Shown):
+            return _unparsed(error, words)
+        return _failed(error, _bug(error, debug), BUG, debug)
+
+
+def _failed(error: BaseException | None, message: str, status: int, debug: bool) -> int:
+    if debug and error is not None:
+        traceback.print_exception(error, file=sys.stderr)
+    print(f"nnfuzz: error: {' '.join(message.split())}", file=sys.stderr)
+    return status
+
+
+def _bug(error: Exception, debug: bool) -> str:
+    text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    return text if debug else f"{text} (this is a bug in nnfuzz: rerun with --debug for the traceback)"
+
+
+def _unparsed(error: Exception, words: Sequence[str]) -> int:
+    """What the parser did not accept, in one line with the way to the help; no words at all show the help itself."""
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context is not None else "nnfuzz"
+    if type(error).__name__ == "NoArgsIsHelpError":  # making the error has printed the help
+        return USAGE
+    message = str(getattr(error, "format_message", lambda: error)()).strip().rstrip(".")
+    message = message[:1].lower() + message[1:] if not message[:2].isupper() else message
+    return _failed(error, f"{message} (see {command} --help)", USAGE, False)

@@ -1,0 +1,78 @@
+"""``corpus info``, ``merge`` and ``min``: looking at and thinning the corpora of runs."""
+
+from __future__ import annotations
+
+import json as json_
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from nnfuzz.cli.groups import checked
+from nnfuzz.loading.quantity import positive
+
+app = typer.Typer(help="Look at, join and thin the corpora of runs.", no_args_is_help=True, rich_markup_mode="rich")
+
+RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.", show_default=False)]
+NewArgument = Annotated[
+    Path, typer.Argument(metavar="DEST", help="The run directory to write, new or empty.", show_default=False)
+]
+
+
+@app.command("info")
+def info(
+    run: RunArgument,
+    json: Annotated[bool, typer.Option("--json", help="As one JSON object.")] = False,
+) -> int:
+    """What a corpus holds."""
+    from nnfuzz import corpus_tools
+
+    _print(corpus_tools.info(run), json)
+    return 0
+
+
+@app.command("merge")
+def merge(
+    dest: NewArgument,
+    sources: Annotated[list[Path], typer.Argument(metavar="RUN…", help="Runs to join.", show_default=False)],
+) -> int:
+    """Join the corpora of several runs of one model, keeping what adds coverage."""
+    from nnfuzz import corpus_tools
+
+    _print(corpus_tools.merge(dest, sources), False)
+    return 0
+
+
+@app.command("min")
+def minimise(
+    run: RunArgument,
+    dest: NewArgument,
+    radius: Annotated[
+        str | None,
+        typer.Option(
+            "--radius",
+            metavar="R",
+            callback=checked("--radius", positive),
+            help="Entries nearer than this to one that is kept go.",
+            show_default="the run's own",
+        ),
+    ] = None,
+) -> int:
+    """Write a smaller corpus with nearly the same coverage."""
+    from nnfuzz import corpus_tools
+
+    _print(corpus_tools.minimise(run, dest, positive(radius) if radius is not None else None), False)
+    return 0
+
+
+def _print(facts: Any, as_json: bool) -> None:
+    from nnfuzz.report.facts import lines
+    from nnfuzz.report.jsonl import plain
+
+    if not isinstance(facts, dict):
+        return
+    if as_json:
+        typer.echo(json_.dumps(plain(facts), ensure_ascii=False))
+        return
+    for line in lines(facts):
+        typer.echo(line)

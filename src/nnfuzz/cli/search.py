@@ -1,0 +1,156 @@
+"""``nan``, ``diff``, ``fuzz`` and ``rows``: the searches."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from nnfuzz.cli.glue import search
+from nnfuzz.cli.groups import checked, one_of, option
+from nnfuzz.cli.options import (
+    MODEL,
+    BudgetOptions,
+    DataOptions,
+    LegalOptions,
+    ModelArgument,
+    OutOption,
+    SearchOptions,
+    StyleOptions,
+    tolerance,
+)
+from nnfuzz.errors import UsageError
+
+JOB = "What counts"
+
+
+def nan(
+    model: ModelArgument,
+    *,
+    watch: Annotated[
+        str | None,
+        option(
+            "--watch",
+            metavar="WHERE",
+            panel=JOB,
+            callback=checked("--watch", one_of("outputs", "layers", "internal")),
+            help="outputs; layers, every module's output too; or internal, every operation, where an infinity "
+            "may vanish again into a finite, wrong value.",
+            default="outputs",
+        ),
+    ] = None,
+    phase: Annotated[
+        str | None,
+        option(
+            "--phase",
+            metavar="PHASE",
+            panel=JOB,
+            callback=checked("--phase", one_of("auto", "forward", "backward", "both")),
+            help="forward, the values; backward, their gradients; both; or auto.",
+            default="auto, both where there are gradients",
+        ),
+    ] = None,
+    data: DataOptions,
+    legal: LegalOptions,
+    how: SearchOptions,
+    budget: BudgetOptions,
+    style: StyleOptions,
+    out: OutOption,
+) -> int:
+    """Search for inputs that give NaN or Inf where the seeds give finite numbers."""
+    return search("find_nans", [model], data, legal, how, budget, style, out, watch=watch, phase=phase)
+
+
+def diff(
+    model_a: Annotated[str, typer.Argument(metavar="MODEL_A", help=MODEL + ".", show_default=False)],
+    model_b: Annotated[
+        str | None, typer.Argument(metavar="[MODEL_B]", help="The newer or converted copy.", show_default=False)
+    ] = None,
+    *,
+    as_: Annotated[
+        str | None,
+        option(
+            "--as",
+            metavar="fp16|bf16|int8",
+            panel=JOB,
+            callback=checked("--as", one_of("fp16", "bf16", "int8")),
+            help="Instead of MODEL_B: a copy of MODEL_A, weights and activations in that precision.",
+        ),
+    ] = None,
+    compare: Annotated[
+        str | None,
+        option(
+            "--compare",
+            metavar="HOW",
+            panel=JOB,
+            help="argmax, topk:5, threshold:0.5, allclose:ATOL,RTOL, cosine:0.99, or your own file.py:fn.",
+            default="argmax",
+        ),
+    ] = None,
+    ties: Annotated[
+        bool, option("--ties", panel=JOB, help="Count ties broken the other way (both top-2 margins below 1e-6).")
+    ] = False,
+    data: DataOptions,
+    legal: LegalOptions,
+    how: SearchOptions,
+    budget: BudgetOptions,
+    style: StyleOptions,
+    out: OutOption,
+) -> int:
+    """Search for inputs on which two models disagree."""
+    if (model_b is None) == (as_ is None):
+        raise UsageError("diff compares MODEL_A with one other: give either MODEL_B or --as fp16|bf16|int8")
+    models = [model_a] if model_b is None else [model_a, model_b]
+    return search("diff", models, data, legal, how, budget, style, out, as_=as_, compare=compare, ties=ties or None)
+
+
+def fuzz(
+    model: ModelArgument,
+    *,
+    objective: Annotated[
+        str,
+        option(
+            "--objective",
+            metavar="MOD:FN",
+            panel=JOB,
+            help="pkg.mod:fn or file.py:fn. fn(outputs, inputs) gives a bool mask, True where a candidate violates the "
+            "property, or (mask, score) with a score that grows toward a violation.",
+        ),
+    ] = "",
+    data: DataOptions,
+    legal: LegalOptions,
+    how: SearchOptions,
+    budget: BudgetOptions,
+    style: StyleOptions,
+    out: OutOption,
+) -> int:
+    """Search for inputs that violate a property of your own."""
+    if not objective:
+        raise UsageError("fuzz needs a property to violate: give --objective file.py:fn")
+    return search("fuzz", [model], data, legal, how, budget, style, out, objective=objective)
+
+
+def rows(
+    model: ModelArgument,
+    *,
+    tol: Annotated[
+        str | None,
+        option(
+            "--tolerance",
+            metavar="ABS[,REL]",
+            panel=JOB,
+            callback=checked("--tolerance", tolerance),
+            help="How much two results of one row may differ; REL counts from the largest output.",
+            default="1e-5,1e-4",
+        ),
+    ] = None,
+    data: DataOptions,
+    legal: LegalOptions,
+    how: SearchOptions,
+    budget: BudgetOptions,
+    style: StyleOptions,
+    out: OutOption,
+) -> int:
+    """Search for a row whose result depends on the rest of its batch, or on train() against eval()."""
+    allowed = tolerance(tol) if tol is not None else None
+    return search("check_rows", [model], data, legal, how, budget, style, out, tolerance=allowed)

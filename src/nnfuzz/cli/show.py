@@ -1,0 +1,21 @@
+"""``show``: what a run or a finding holds, also while it is being written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def show(
+    path: Annotated[
+        Path, typer.Argument(metavar="RUN|FINDING", help="A run directory, or one of its findings.", show_default=False)
+    ],
+    json: Annotated[bool, typer.Option("--json", help="As one JSON object.")] = False,
+) -> int:
+    """Show a run (its settings, numbers and findings) or one finding in full."""
+    from nnfuzz.report.show import show_path
+
+    show_path(path, json)
+    return 0

@@ -1,0 +1,112 @@
+"""``train``: search while a model is trained. ``demo``: both classic jobs on a trained digit classifier."""
+
+from __future__ import annotations
+
+import json as json_
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nnfuzz.cli.glue import FOUND, RUNS, free_place, status
+from nnfuzz.cli.groups import checked, option
+from nnfuzz.cli.options import BUDGET, DEFAULT_SECONDS, OUTPUT, SEARCH, OutOption
+from nnfuzz.loading.quantity import count, duration, whole
+
+
+def train(
+    program: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE.py",
+            show_default=False,
+            help="Defines build(seed), loss(model, batch), batches(seed), optimizer(model) and INPUTS, the ranges.",
+        ),
+    ],
+    out: OutOption,
+    max_steps: Annotated[
+        str | None,
+        option(
+            "--max-steps",
+            "-n",
+            metavar="N",
+            panel=BUDGET,
+            callback=checked("--max-steps", count),
+            help="Stop after this many training steps.",
+            default="no limit",
+        ),
+    ] = None,
+    max_time: Annotated[
+        str | None,
+        option(
+            "--max-time",
+            "-t",
+            metavar="TIME",
+            panel=BUDGET,
+            callback=checked("--max-time", duration),
+            help="Stop after this time: 60s, 5m, 1h.",
+            default="60s, unless --max-steps is given",
+        ),
+    ] = None,
+    keep_going: Annotated[
+        bool, option("--keep-going", panel=BUDGET, help="Look for other failures after the first.")
+    ] = False,
+    seed: Annotated[
+        str,
+        option("--seed", panel=SEARCH, metavar="N", callback=checked("--seed", whole), help="Of all randomness."),
+    ] = "0",
+    json: Annotated[bool, option("--json", panel=OUTPUT, help="One JSON object instead of text.")] = False,
+) -> int:
+    """Search for batches that make a training go NaN or Inf."""
+    from nnfuzz.report.jsonl import plain
+    from nnfuzz.report.words import near
+    from nnfuzz.training import load_program, run_program
+
+    seconds = duration(max_time) if max_time is not None else None if max_steps is not None else DEFAULT_SECONDS
+    place = out.out if out.out is not None else free_place("train", str(program))
+    run = run_program(
+        load_program(program),
+        max_steps=count(max_steps) if max_steps else None,
+        max_seconds=seconds or None,
+        seed=whole(seed),
+        out=place,
+        stop_on_first=not keep_going,
+    )
+    if json:
+        body = {"path": str(place), "seconds": run.seconds, "steps": run.steps, "flaky": run.flaky}
+        typer.echo(json_.dumps(plain({"event": "end", **body, "findings": [f.about() for f in run.findings]})))
+    else:
+        typer.echo(run.summary())
+        for finding in run.findings:
+            typer.echo(f"  rerun     python {near(place / 'findings' / finding.id / 'repro.py')}")
+    return FOUND if run.findings else 0
+
+
+def demo(
+    out: Annotated[Path, option("--out", "-o", metavar="DIR", panel=OUTPUT, help="Where the runs are written.")] = RUNS
+    / "demo",
+    max_time: Annotated[
+        str | None,
+        option(
+            "--max-time",
+            "-t",
+            metavar="TIME",
+            panel=BUDGET,
+            callback=checked("--max-time", duration),
+            help="For each of the two searches.",
+            default="60s",
+        ),
+    ] = None,
+    plain: Annotated[bool, option("--plain", panel=OUTPUT, help="Plain lines, as when the output is no terminal.")] = (
+        False
+    ),
+) -> int:
+    """Train a small digit classifier on real images, then find a NaN and a float16 disagreement in it."""
+    from nnfuzz import demo as demo_
+    from nnfuzz.report.choose import make_reporter
+
+    seconds = duration(max_time or "") if max_time else DEFAULT_SECONDS
+    runs = demo_.run(
+        out, reporter=lambda: make_reporter("plain" if plain else "auto"), say=typer.echo, max_seconds=seconds
+    )
+    return max(status(run) for run in runs)

@@ -1,0 +1,212 @@
+"""``nnfuzz show``: a run directory or a finding, read without opening the corpus, so also while it is being written."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from nnfuzz.errors import StoreError
+from nnfuzz.report.facts import said
+from nnfuzz.report.jsonl import facts, plain
+from nnfuzz.report.panel import best_first
+from nnfuzz.report.printing import command, labelled, put
+from nnfuzz.report.summary import about
+from nnfuzz.report.telling import nearness, place, what
+from nnfuzz.report.words import count, lasting, near, percent, plural, rate, short
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from nnfuzz.findings.finding import Finding
+
+NUMBERS_SHOWN = 8
+HIDDEN = {"run"}
+"""Details of a finding that are there for ``repro`` and say nothing to a reader."""
+
+
+def show_path(path: Path, as_json: bool, console: Console | None = None) -> None:
+    """Prints; raises ``StoreError`` when the path is neither a run nor a finding."""
+    if (path / "run.json").is_file():
+        parts, document = _run(path)
+    elif (path / "finding.json").is_file():
+        parts, document = _one(path)
+    else:
+        missing = "does not exist" if not path.exists() else "holds neither run.json nor finding.json"
+        raise StoreError(f"{path} {missing}: give a run directory or one of its findings")
+    if as_json:
+        print(json.dumps(plain(document), ensure_ascii=False))
+    else:
+        put(console or _console(), parts)
+
+
+def _console() -> Console:
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, color_system=None, width=120)
+
+
+def _run(path: Path) -> tuple[list[RenderableType], dict[str, Any]]:
+    from nnfuzz.store_files import from_json
+
+    manifest = from_json(path / "run.json")
+    stats = from_json(path / "stats.json") if (path / "stats.json").is_file() else {}
+    if manifest.get("kind") == "training":
+        return _training(path, manifest)
+    found = _findings(path)
+    context = manifest.get("context") or {}
+    settings = manifest.get("settings") or {}
+    rows: list[tuple[str, RenderableType]] = [
+        ("command", Text(_command(manifest.get("command")))),
+        ("model", Text(" and ".join(str(context[k]) for k in ("model", "model_b") if context.get(k)))),
+        ("seeds", Text(str(context.get("seeds") or ", ".join(context.get("inputs") or [])))),
+        ("inputs", _inputs(manifest.get("inputs") or [])),
+        ("made with", Text(", ".join(f"{k} {manifest[k]}" for k in ("nnfuzz", "python", "torch") if k in manifest))),
+    ]
+    parts: list[RenderableType] = [
+        Text.assemble((near(path), "bold"), f"  nnfuzz {settings.get('job', '')}"),
+        labelled([(label, body) for label, body in rows if not isinstance(body, Text) or body.plain.strip()]),
+        Text(),
+        labelled(_numbers(stats)),
+    ]
+    if stats.get("yields"):
+        parts += [Text(), _yields(stats["yields"])]
+    parts += [Text(), Text(plural(len(found), "finding") if found else "No findings", style="bold")]
+    if found:
+        parts += [_table(found), command("more", f"nnfuzz show {near(path / 'findings' / found[0].id)}")]
+    document = {"manifest": manifest, "stats": stats, "findings": [facts(f, path) for f in found]}
+    return parts, document
+
+
+def _findings(path: Path) -> list[Finding]:
+    """Those that can be read now: a run that goes on replaces them as it shrinks them."""
+    from nnfuzz.findings.save import load_finding
+
+    found = []
+    for directory in sorted((path / "findings").glob("[!.]*")):
+        for attempt in (1, 2):
+            try:
+                found.append(load_finding(directory))
+                break
+            except StoreError:
+                if attempt == 2 and (directory / "finding.json").is_file():
+                    raise
+    return found
+
+
+def _command(argv: Any) -> str:
+    return shlex.join(str(a) for a in argv) if isinstance(argv, list) else str(argv or "")
+
+
+def _inputs(rows: list[dict[str, Any]]) -> RenderableType:
+    table = Table.grid(padding=(0, 2))
+    for row in rows:
+        shape = ", ".join(str(d) for d in row.get("shape", ()))
+        kind = "" if row.get("kind") == "real" else str(row.get("kind", ""))
+        legal = "fixed" if row.get("fixed") else str(row.get("range", ""))
+        table.add_row(str(row.get("name")), Text(f"{row.get('dtype')}[{shape}]"), kind, Text(legal))
+    return table
+
+
+def _numbers(stats: dict[str, Any]) -> list[tuple[str, RenderableType]]:
+    if not stats:
+        return [("state", Text("it has no numbers yet"))]
+    share = stats.get("share_of_raw_speed")
+    speed = rate(stats.get("execs_per_sec") or 0) + (f", {percent(share)} of the model alone" if share else "")
+    radius = stats.get("radius")
+    corpus = f"{count(stats.get('corpus_count') or 0)} entries"
+    return [
+        ("ran", Text(f"{plural(stats.get('execs_done') or 0, 'input')} in {lasting(stats.get('run_time') or 0)}")),
+        ("speed", Text(speed)),
+        ("corpus", Text(corpus + (f", radius {short(radius)}" if radius is not None else ""))),
+        ("state", Text(_state(stats.get("stopped")))),
+    ]
+
+
+def _state(stopped: Any) -> str:
+    return f"stopped: {stopped}" if stopped else "running, or killed: nnfuzz resume goes on with it"
+
+
+def _yields(yields: dict[str, list[int]]) -> Table:
+    from nnfuzz.stats import MutatorYield
+
+    table = Table.grid(padding=(0, 2))
+    table.add_row(*(Text(t, style="dim", justify=j) for t, j in _HEAD))  # type: ignore[arg-type]
+    for each in best_first([MutatorYield(n, *v) for n, v in yields.items()]):
+        numbers = (count(n) for n in (each.tried, each.novel, each.hits))
+        table.add_row(f"  {each.name}", *(Text(n, justify="right") for n in numbers))
+    return table
+
+
+_HEAD = (("  mutator", "left"), ("inputs", "right"), ("new", "right"), ("hits", "right"))
+
+
+def _table(found: list[Finding]) -> Table:
+    table = Table.grid(padding=(0, 2))
+    for finding in found:
+        spot = place(finding)
+        text = what(finding) + (f" at {spot}" if spot else "")
+        status = "" if finding.confirmed else finding.status
+        table.add_row(Text(f"  {finding.id}", style="red"), Text(text), Text(nearness(finding)), Text(status))
+    return table
+
+
+def _one(path: Path) -> tuple[list[RenderableType], dict[str, Any]]:
+    from nnfuzz.store_files import from_json
+
+    raw = from_json(path / "finding.json")
+    if raw.get("kind") == "training":
+        return _lines(raw), raw
+    from nnfuzz.findings.save import load_finding
+
+    finding = load_finding(path)
+    parts = about(finding, path.parent.parent)
+    rows: list[tuple[str, RenderableType]] = []
+    rows += [("input", Text(line)) for line in tensors(finding.inputs)]
+    rows += [("output", Text(line)) for line in tensors(finding.outputs)]
+    way = [str(step.get("op")) for step in finding.lineage]
+    if way:
+        rows.append(("lineage", Text(f"seed {finding.seed_index} → " + " → ".join(w for w in way if w != "seed"))))
+    told = {k: v for k, v in finding.details.items() if k not in HIDDEN}
+    rows += [("details" if i == 0 else "", Text(f"{k}: {said(v)}")) for i, (k, v) in enumerate(told.items())]
+    files = sorted(p.name for p in path.iterdir() if p.is_file() and p.name != "__init__.py")
+    rows.append(("files", Text(", ".join(files))))
+    return [*parts, Text(), labelled(rows)], {**facts(finding), "lineage": finding.lineage}
+
+
+def tensors(named: dict[str, Tensor]) -> list[str]:
+    """``x  float32[1, 784] from 0 to 1: 0, 0.2, …`` each."""
+    lines = []
+    for name, tensor in named.items():
+        shape = f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
+        values = tensor.flatten()[:NUMBERS_SHOWN].tolist()
+        shown = ", ".join(said(v) for v in values) + (", …" if tensor.numel() > NUMBERS_SHOWN else "")
+        lines.append(f"{name}  {shape}  {shown}")
+    return lines
+
+
+def _training(path: Path, manifest: dict[str, Any]) -> tuple[list[RenderableType], dict[str, Any]]:
+    found = manifest.get("findings") or []
+    parts: list[RenderableType] = [Text.assemble((near(path), "bold"), "  nnfuzz train")]
+    parts.append(labelled([("ran", Text(f"{plural(manifest.get('steps') or 0, 'step')}"))]))
+    for each in found:
+        parts += [Text(), *_lines(each)]
+        parts.append(command("rerun", f"python {near(path / 'findings' / str(each.get('id')) / 'repro.py')}"))
+    if not found:
+        parts.append(Text("No findings", style="bold"))
+    return parts, manifest
+
+
+def _lines(raw: dict[str, Any]) -> list[RenderableType]:
+    site = raw.get("site") or {}
+    spot = (
+        f"{site.get('op')}, {near(site['file'])}:{site.get('line')}" if site.get("file") else str(site.get("op") or "")
+    )
+    keys = ("phase", "mode", "step", "cause", "confirmed", "notes")
+    rows: list[tuple[str, RenderableType]] = [("where", Text(spot))] if spot else []
+    rows += [(k, Text(said(raw[k]))) for k in keys if raw.get(k) not in (None, "", [])]
+    return [Text.assemble((str(raw.get("id")), "bold red"), "  ", (str(raw.get("symptom")), "bold")), labelled(rows)]
