@@ -89,7 +89,9 @@ class Breeder:
                 place = -1 - i * SHAPES - turn if reshapes else id(bucket)
                 together.setdefault(place, []).append((name, bucket, picked))
         for groups in together.values():
-            yield self._brood(groups, rng)
+            brood = self._brood(groups, rng)
+            if size(brood.batch):
+                yield brood
 
     def balanced(self, names: list[str], count: int, rng: np.random.Generator) -> list[str]:
         """The names (a random one if there is none), and in a large batch a one-pass mutator among them."""
@@ -131,7 +133,18 @@ class Breeder:
                 for n, t in result.items():
                     if t.data_ptr() != batch[n][part].data_ptr():
                         batch[n][part] = t
-        return Brood(batch, bucket, picked, groups, all_anchors.take(anchor_index))
+        brood = Brood(batch, bucket, picked, groups, all_anchors.take(anchor_index))
+        lone = self.space.constraint is not None and self.mutators[drawn[0][0]].reshapes
+        return self._legal_only(brood, all_anchors, anchor_index) if lone else brood
+
+    def _legal_only(self, brood: Brood, all_anchors: Anchors, anchor_index: torch.Tensor) -> Brood:
+        """A mutant of another shape that the user's constraint throws out has no anchor to fall back to: it goes."""
+        ok = self.space.legal_boxes(brood.batch, brood.anchors).nonzero()[:, 0]
+        if len(ok) == size(brood.batch):
+            return brood
+        group = Group(brood.groups[0].mutator, slice(0, len(ok)))
+        kept = {n: t[ok] for n, t in brood.batch.items()}
+        return Brood(kept, brood.bucket, brood.rows[ok.cpu().numpy()], [group], all_anchors.take(anchor_index[ok]))
 
     def _mutate(self, name: str, batch: Batch, bucket: Bucket, anchors: Anchors, rng: np.random.Generator) -> Batch:
         count = size(batch)
