@@ -90,7 +90,8 @@ def test_nothing_is_written_over(tmp_path):
     ],
 )
 def test_bad_input_is_one_clear_sentence(changed, message):
-    given = {"build": linear, "loss": log_softmax_by_hand, "batches": rows, "optimizer": sgd, "inputs": INPUTS} | changed
+    given = {"build": linear, "loss": log_softmax_by_hand, "batches": rows, "optimizer": sgd, "inputs": INPUTS}
+    given |= changed
     with pytest.raises(UsageError, match=message) as caught:
         find_nans_in_training(given.pop("build"), given.pop("loss"), given.pop("batches"), **given)
     assert "\n" not in str(caught.value)
