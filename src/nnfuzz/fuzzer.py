@@ -234,7 +234,7 @@ class Fuzzer:
         if self.keeper.novelty is not None:
             self.stats.radius = self.keeper.novelty.radius
         if self._commit is not None:
-            from nnfuzz.resume import state_of
+            from nnfuzz.checkpoint import state_of
 
             records = self.corpus.records(self.keeper.admitted, self.stats.batches, self.stats.inputs)
             self._commit(records, state_of(self), evicted)

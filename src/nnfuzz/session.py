@@ -30,7 +30,7 @@ from nnfuzz.jobs import Job, make_job
 from nnfuzz.keeper import Keeper
 from nnfuzz.mutators import MUTATORS, Bandit, Mutator
 from nnfuzz.report.base import Reporter, RunInfo, SilentReporter
-from nnfuzz.resume import restore
+from nnfuzz.checkpoint import restore
 from nnfuzz.run import Run
 from nnfuzz.schedule import Frontier, Schedule
 from nnfuzz.seeds import SeedGroup, Seeds
