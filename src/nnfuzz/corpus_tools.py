@@ -147,8 +147,9 @@ class Cover:
         vectors = np.stack([r.vector.astype(np.float64) for r in chunk])
         near = np.zeros(len(chunk), bool)
         for block in self._kept:
-            near |= (_squares(vectors, block) <= self._square).any(1)
-        inside = _squares(vectors, vectors) <= self._square
+            still = np.flatnonzero(~near)
+            near[still] = self._within(vectors[still], block).any(1)
+        inside = self._within(vectors, vectors)
         chosen: list[int] = []
         for i, r in enumerate(chunk):
             if r.parent is None or not (near[i] or inside[i, chosen].any()):
@@ -156,6 +157,11 @@ class Cover:
         self._kept.append(vectors[chosen])
         needed = set(chosen)
         return [i in needed for i in range(len(chunk))]
+
+    def _within(self, a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """``(len(a), len(b))``: ``|a − b|² ≤ radius²``, as products, which float64 holds exactly enough."""
+        bound = ((a**2).sum(1)[:, None] - self._square) / 2 + ((b**2).sum(1) / 2)[None]
+        return np.asarray(a @ b.T >= bound)
 
 
 class _Union:
@@ -232,12 +238,6 @@ def _check_same_inputs(stores: Sequence[RunStore]) -> None:
                 f"{path} has the inputs {inputs} but {found[0][0]} has {found[0][1]}: only runs whose inputs have "
                 "the same names and dtypes can be merged".replace("torch.", "")
             )
-
-
-def _squares(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Squared L2 distances, ``(len(a), len(b))``; in float64, where the short formula is exact enough."""
-    squares: NDArray[np.float64] = (a**2).sum(1)[:, None] + (b**2).sum(1)[None] - 2 * a @ b.T
-    return squares
 
 
 def _radius(store: RunStore) -> float | None:

@@ -249,10 +249,14 @@ def _holds_entries(path: Path) -> bool:
 def _open_table(path: Path) -> int:
     """plot_data.csv at its end; a last line that a kill left unfinished is cut off."""
     table = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-    data = path.read_bytes()
-    os.ftruncate(table, data.rfind(b"\n") + 1)
-    if b"\n" not in data:
-        append_whole(table, ",".join(PLOT_COLUMNS) + "\n")
+    try:
+        data = path.read_bytes()
+        os.ftruncate(table, data.rfind(b"\n") + 1)
+        if b"\n" not in data:
+            append_whole(table, ",".join(PLOT_COLUMNS) + "\n")
+    except BaseException:
+        os.close(table)
+        raise
     return table
 
 
