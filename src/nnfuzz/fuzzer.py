@@ -82,6 +82,7 @@ class Fuzzer:
         self.keeper, self.examiner, self.stats = parts.keeper, parts.examiner, parts.stats
         self._commit = commit
         self.stop_asked = False
+        self._in_tail = False
         self._resumed_at, self._before = time.perf_counter(), 0.0
 
     # ------------------------------------------------------------------ the run
@@ -100,6 +101,7 @@ class Fuzzer:
         seed_all(int(rng.integers(1 << 62)), self.target.device)
         objective = self.objectives[0 if self.stats.batches % self._backward_every else -1]
         count = self._batch_size(objective, limits)
+        self._in_tail = self._in_tail or not self._fits(limits)
         names = self.parts.bandit.choose(rng, _groups(count))
         if self._may_climb(limits) and (gradient.NAME in names or self._wants_to_climb()):
             self._climb(rng)
@@ -126,6 +128,13 @@ class Fuzzer:
             self._report_hits(brood, objective, verdict, guarded.ran[struck])
         if not again:
             self.keeper.keep(brood, guarded, batch, verdict, rng)
+
+    def _fits(self, limits: Limits) -> bool:
+        """Whether a whole batch and a gradient turn still fit into ``max_inputs``. What does not is the *tail* of the
+        run: it is searched with smaller batches and its findings count, but it is no part of the state to resume from,
+        since an uninterrupted run would have had a whole batch there."""
+        whole = self.stats.batch_size + (gradient.most(self.target.unit) if self.parts.climber is not None else 0)
+        return self._within(limits, whole) == whole
 
     def _may_climb(self, limits: Limits) -> bool:
         """Gradients take part, and a whole turn still fits (or there is nothing else to do)."""
@@ -233,7 +242,7 @@ class Fuzzer:
         self.stats.corpus, self.stats.corpus_bytes = len(self.corpus), self.corpus.bytes
         if self.keeper.novelty is not None:
             self.stats.radius = self.keeper.novelty.radius
-        if self._commit is not None:
+        if self._commit is not None and not self._in_tail:
             from nnfuzz.checkpoint import state_of
 
             records = self.corpus.records(self.keeper.admitted, self.stats.batches, self.stats.inputs)
