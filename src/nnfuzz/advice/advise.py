@@ -1,0 +1,149 @@
+"""From a failure to the remedies that hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from nnfuzz.advice import bounds, divisions, exps, halves, logs, masks, matrices, reductions, roots
+from nnfuzz.advice.patching import Repair
+from nnfuzz.advice.remedy import Remedy, dtype_of, remedies_for
+from nnfuzz.advice.source import code_line
+from nnfuzz.advice.verify import (
+    Case,
+    Verification,
+    gradients_finite,
+    same_place,
+    try_inputs,
+    try_search,
+    try_seeds,
+)
+from nnfuzz.probe.first_bad import BadOp
+
+TABLES = (logs, exps, roots, divisions, bounds, masks, reductions, halves, matrices)
+"""Where remedies are defined, in the order in which equals are tried."""
+SHOWN = 3
+"""Remedies that are taken through the search: more choice than that helps nobody."""
+DEPTH = 3
+"""Repairs together, where one failure hides another."""
+TRIES = 60
+"""Runs of the failing inputs altogether."""
+
+
+@dataclass
+class Proposal:
+    """A remedy with what came of trying it.
+
+    repairs: the remedy at the failing site first, then what else was needed.
+    code:    the user's own line with the remedy in it, where it could be rewritten; else a pattern.
+    """
+
+    remedy: Remedy
+    repairs: list[Repair]
+    words: str
+    code: str
+    verification: Verification = field(default_factory=Verification)
+
+    @property
+    def verified(self) -> bool:
+        return self.verification.verified
+
+    @property
+    def id(self) -> str:
+        return self.remedy.id
+
+
+def advise(case: Case, bad: BadOp | None = None, *, remedies: Sequence[Remedy] | None = None) -> list[Proposal]:
+    """Remedies for a failure, each tried; verified ones first, best first.
+
+    bad:      the failing operation, looked for when not given.
+    remedies: these instead of the registered ones.
+    """
+    bad = bad or case.bad()
+    if bad is None:
+        return []
+    budget = _Budget(TRIES)
+    proposals = []
+    for remedy in remedies if remedies is not None else list(remedies_for(bad)):
+        proposal = _best_variant(case, bad, remedy, budget)
+        if proposal is not None:
+            proposals.append(proposal)
+    fine = [p for p in proposals if p.verified]
+    for p in fine:
+        p.verification.gradients = gradients_finite(case, p.repairs)
+    fine.sort(key=_order)
+    held = 0
+    for p in fine:
+        if case.search is not None and held < SHOWN:
+            p.verification.checks.append(try_search(case, p.repairs))
+            held += p.verified
+    kept = [p for p in fine if len(p.verification.checks) == 3 or case.search is None]
+    failed = [p for p in proposals if p not in fine]
+    return sorted(kept, key=lambda p: not p.verified) + failed
+
+
+def _order(p: Proposal) -> tuple[int, bool, int]:
+    """Exact forms first; a guard with gradients that are not finite comes after float32."""
+    bare = p.verification.gradients is False
+    return (p.remedy.rank + (2 if bare and p.remedy.rank else 0), bare, len(p.repairs))
+
+
+@dataclass
+class _Budget:
+    left: int
+
+    def spend(self) -> bool:
+        self.left -= 1
+        return self.left >= 0
+
+
+def _variants(remedy: Remedy, bad: BadOp) -> Iterator[float | None]:
+    yield from remedy.eps(dtype_of(bad)) if remedy.eps is not None else (None,)
+
+
+def _best_variant(case: Case, bad: BadOp, remedy: Remedy, budget: _Budget) -> Proposal | None:
+    """The remedy with the first of its numbers that holds; with the last, and why not, if none does; None if it has
+    nothing to act on here."""
+    last: Proposal | None = None
+    for eps in _variants(remedy, bad):
+        if not budget.spend():
+            break
+        repairs, verification = _repaired(case, [Repair(bad.site, remedy, eps)], budget)
+        if not repairs[0].fired:
+            continue
+        last = Proposal(remedy, repairs, _worded(repairs), _coded(repairs), verification)
+        if verification.checks[-1].passed:
+            verification.checks.append(try_seeds(case, repairs))
+        if last.verified:
+            return last
+    return last
+
+
+def _repaired(case: Case, repairs: list[Repair], budget: _Budget) -> tuple[list[Repair], Verification]:
+    """The repairs, with more of them where another operation fails once the first is repaired."""
+    check, bad = try_inputs(case, repairs)
+    verification = Verification([check])
+    if check.passed or bad is None or len(repairs) >= DEPTH or any(same_place(bad.site, r.site) for r in repairs):
+        return repairs, verification
+    for remedy in remedies_for(bad):
+        for eps in _variants(remedy, bad):
+            if not budget.spend():
+                return repairs, verification
+            further, result = _repaired(case, [*repairs, Repair(bad.site, remedy, eps)], budget)
+            if result.checks[-1].passed:
+                return further, result
+    try_inputs(case, repairs)
+    return repairs, verification
+
+
+def _worded(repairs: Sequence[Repair]) -> str:
+    parts = [_words(r) for r in repairs]
+    return parts[0] + "".join(f"; then also, {r.site}: {w}" for r, w in zip(repairs[1:], parts[1:], strict=True))
+
+
+def _words(repair: Repair) -> str:
+    return repair.remedy.words.replace("{eps}", "" if repair.eps is None else f"{repair.eps:.3g}")
+
+
+def _coded(repairs: Sequence[Repair]) -> str:
+    return "\n".join(line for line in (code_line(r) for r in repairs) if line)

@@ -1,0 +1,212 @@
+"""The text of an explanation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from nnfuzz.advice.advise import Proposal, advise
+from nnfuzz.advice.layers import compare_layers, first_jump, table
+from nnfuzz.advice.search import safe_radius, search_with
+from nnfuzz.advice.static import static_warnings
+from nnfuzz.advice.verify import Case
+from nnfuzz.findings.finding import Finding
+from nnfuzz.probe.first_bad import BadOp
+from nnfuzz.targets import PairTarget, TorchTarget
+
+if TYPE_CHECKING:
+    from nnfuzz.jobs import Job
+
+_WIDTH = 118
+
+
+def told_nonfinite(finding: Finding, job: Job, *, seconds: float, inputs: int) -> list[str]:
+    """The first bad operation, its operands and chain, and the remedies that hold."""
+    side = job.side
+    case = case_of(finding, side)
+    if inputs > 0:
+        case.search = search_with(finding, job, seconds=seconds, inputs=inputs)
+    lines = _head(finding)
+    try:
+        bad = case.bad()
+    except Exception as error:
+        first = (str(error).splitlines() or [""])[0]
+        said = f"it cannot be looked into: the model raises {type(error).__name__}: {first}"
+        return [*lines, "", said, *_facts(finding)]
+    if bad is None:
+        return [*lines, "", _nothing_bad(finding), *_facts(finding)]
+    lines += ["", *_operation(bad), "", *_remedies(advise(case, bad))]
+    if inputs > 0:
+        lines += safe_radius(finding, job, bad.site, seconds=seconds, inputs=inputs)
+    args, kwargs = case.seeds[0]
+    try:
+        warnings = static_warnings(side.model, (args, kwargs))
+    except Exception:  # the seed ran before; what only tracing cannot bear takes no explanation away
+        warnings = []
+    if warnings:
+        lines += ["", "also in this model, seen on the seed without any search:", *(f"  {w}" for w in warnings)]
+    return [*lines, *_facts(finding)]
+
+
+def case_of(finding: Finding, side: TorchTarget) -> Case:
+    """The failure as the advice sees it."""
+
+    def bound(values: dict[str, Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        assert finding.call is not None
+        return finding.call.bind({n: t.to(side.device) for n, t in values.items()})
+
+    args, kwargs = bound(finding.inputs)
+    backward = finding.phase == "backward"
+    params = [p for p in side.parameters if p.requires_grad] if backward else []
+    return Case(side.model, args, kwargs, backward=backward, params=params, seeds=[bound(finding.seed)])
+
+
+def told_disagreement(finding: Finding, job: Job) -> list[str]:
+    """Answers, margins, the referee, and where in the layers the sides part."""
+    lines = _head(finding)
+    details = finding.details
+    for name in ("a", "b"):
+        if f"answer_{name}" in details:
+            margin = details.get(f"margin_{name}")
+            sure = f", margin {margin:.3g}" if margin is not None else ""
+            lines.append(f"{name.upper()} says {details[f'answer_{name}']}{sure}")
+    lines += _output_gap(finding)
+    lines += _referee(details.get("referee", {}))
+    if isinstance(job.target, PairTarget):
+        lines += _layers(finding, job.target)
+    return [*lines, *_facts(finding)]
+
+
+def told_other(finding: Finding) -> list[str]:
+    """Properties and rows: what the objective noted."""
+    lines = _head(finding)
+    for key, value in finding.details.items():
+        if key not in ("run", "bad_op", "referee"):
+            lines.append(f"{key}: {_short(value)}")
+    return [*lines, *_facts(finding)]
+
+
+# ------------------------------------------------------------------------------------------------- parts
+
+
+def _head(finding: Finding) -> list[str]:
+    return [finding.headline(), f"cause: {finding.cause} ({finding.status})"]
+
+
+def _nothing_bad(finding: Finding) -> str:
+    if finding.status == "confirmed":
+        return "rerun here, every operation is finite: the failure does not show in this environment (nnfuzz repro)"
+    return f"rerun alone, every operation is finite: the finding is {finding.status}"
+
+
+def _operation(bad: BadOp) -> list[str]:
+    where = f"{Path(bad.site.file).name}:{bad.site.line}" if bad.site.file else "in a stock module"
+    module = f", module {bad.site.module}" if bad.site.module else ""
+    phase = "gradient of " if bad.site.phase == "backward" else ""
+    lines = [f"first bad operation: {phase}{bad.site.op} at {where}{module}, {bad.symptom} at {list(bad.index)}"]
+    if bad.site.source:
+        lines.append(f"    {bad.site.source}")
+    if bad.detail:
+        lines.append(f"  in the gradient: {bad.detail}")
+    lines += [f"  operand {o}" for o in bad.operands]
+    lines += [f"  <- {link}" for link in bad.chain]
+    if bad.reached == "exception":
+        lines.append("  the model raises because of it")
+    return lines
+
+
+def _remedies(proposals: list[Proposal]) -> list[str]:
+    fine = [p for p in proposals if p.verified]
+    if not proposals:
+        return ["no remedy is known for this operation here"]
+    lines = [f"what helps (each tried with torch {torch.__version__}):" if fine else "no remedy held up"]
+    for i, p in enumerate(fine, 1):
+        lines.append(f"  {i}. {p.words} [{p.id}]")
+        lines += [f"       {line}" for line in p.code.splitlines()]
+        lines.append(f"     tried: {p.verification}")
+        if p.verification.gradients is False:
+            lines.append("     but: the gradients of the failing inputs are still not finite with it")
+    rest = [p for p in proposals if not p.verified]
+    if rest:
+        lines.append("not verified:")
+        lines += [f"  {p.id}: {p.verification.reason}" for p in rest]
+    return lines
+
+
+def _facts(finding: Finding) -> list[str]:
+    lines = [""]
+    near = finding.distance
+    if near.get("linf", float("inf")) < float("inf"):
+        seed, changed = f"seed {finding.seed_index}", f"{int(near['l0']):,} elements changed"
+        lines.append(f"distance to {seed}: L∞ {near['linf']:.3g}, L2 {near['l2']:.3g}, {changed}")
+    else:
+        shapes = ", ".join(f"{n} {list(t.shape)}" for n, t in finding.inputs.items())
+        lines.append(f"it has another shape than seed {finding.seed_index}: {shapes}")
+    steps = [str(step.get("op")) for step in finding.lineage]
+    if steps:
+        lines.append(f"lineage: {' > '.join(steps[-8:])}")
+    return [*lines, *finding.notes]
+
+
+def _output_gap(finding: Finding) -> list[str]:
+    worst: tuple[float, str, float, float] | None = None
+    for name, x in finding.outputs.items():
+        y = finding.outputs.get(f"b.{name[2:]}") if name.startswith("a.") else None
+        if y is None or x.shape != y.shape or not x.is_floating_point() or not x.numel():
+            continue
+        gap = (x.double() - y.double()).abs().flatten()
+        at = int(gap.nan_to_num(float("inf")).argmax())
+        value = float(gap[at])
+        if worst is None or not value <= worst[0]:
+            worst = (value, f"{name[2:]}[{at}]", float(x.flatten()[at]), float(y.flatten()[at]))
+    if worst is None:
+        return []
+    return [f"largest output difference: {worst[0]:.3g} at {worst[1]} (A {worst[2]:.6g}, B {worst[3]:.6g})"]
+
+
+def _referee(told: dict[str, Any]) -> list[str]:
+    lines = []
+    for name in ("a", "b"):
+        side = told.get(name, {})
+        if "error" in side:
+            beyond = "more than its dtype explains" if side.get("beyond its dtype") else "within its dtype"
+            answer = side.get("answer in float64")
+            said = f"; float64 says {answer}" if answer is not None else ""
+            lines.append(f"{name.upper()} against float64: error {side['error']:.3g}, {beyond}{said}")
+        elif "unavailable" in side:
+            lines.append(f"{name.upper()} against float64: {side['unavailable']}")
+    return lines
+
+
+def _layers(finding: Finding, target: PairTarget) -> list[str]:
+    """The table of layers; nothing where the two models share no module names."""
+
+    def run(side: TorchTarget, names: dict[str, str]) -> Callable[[Any], Any]:
+        return lambda values: side.call({names.get(n, n): t.to(side.device) for n, t in values.items()})
+
+    try:
+        layers = compare_layers(
+            run(target.a, {}), target.a.model, run(target.b, target.names), target.b.model, finding.inputs, finding.seed
+        )
+    except Exception as error:
+        return [f"layer by layer: cannot be compared ({type(error).__name__})"]
+    if not layers:
+        return []
+    eps = min((torch.finfo(t.dtype).eps for t in finding.outputs.values() if t.is_floating_point()), default=1e-7)
+    jump = first_jump(layers, eps)
+    lines = ["", "relative difference layer by layer:", *(f"  {line}" for line in table(layers))]
+    if jump is not None:
+        times = "" if jump.usual == 0 else f", {jump.growth:.3g} times its usual size"
+        lines.append(f"it jumps first at {jump.name} ({jump.kind}): {jump.here:.2e} here{times}")
+    else:
+        lines.append("no layer differs more than it does on the seed: the inputs lie near the decision boundary")
+    return lines
+
+
+def _short(value: Any) -> str:
+    text = f"{value:.6g}" if isinstance(value, float) else str(value)
+    return text if len(text) <= _WIDTH else text[: _WIDTH - 1] + "…"

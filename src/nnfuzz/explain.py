@@ -1,0 +1,58 @@
+"""Why a finding fails, and what helps: `nnfuzz.explain` and `nnfuzz explain FINDING`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from nnfuzz.advice.telling import told_disagreement, told_nonfinite, told_other
+from nnfuzz.errors import UsageError
+from nnfuzz.findings.finding import Finding
+from nnfuzz.findings.save import load_finding
+from nnfuzz.rerun import job_of
+
+_NOWHERE = Path("/", "nnfuzz", "no", "directory")
+"""Stands for the directory of a finding that was never saved."""
+
+
+def explain(
+    finding: str | Path | Finding, model: Any = None, model_b: Any = None, *, seconds: float = 1.0, inputs: int = 1000
+) -> str:
+    """What is known of a finding, in words; for NaN and Inf also remedies, each tried before it is shown.
+
+    Args:
+        finding: a finding directory, or a ``Finding``.
+        model, model_b: needed when the run was started in Python; from the command line they are loaded by name.
+        seconds, inputs: limits of each search against a repaired model; 0 inputs leave the searches out.
+
+    Raises:
+        UsageError: what is missing, in one sentence.
+    """
+    place = _NOWHERE if isinstance(finding, Finding) else Path(finding)
+    if not isinstance(finding, Finding):
+        finding = load_finding(place)
+    if finding.call is None:
+        raise UsageError(f"{finding.id} does not say how its inputs are passed to the model, so it cannot be rerun")
+    job = job_of(finding, place, model, model_b)
+    with job.target_session():
+        job.prepare()
+        if finding.objective == "nonfinite" or (finding.symptom == "exception" and job.settings.job == "nan"):
+            lines = told_nonfinite(finding, job, seconds=seconds, inputs=inputs)
+        elif job.settings.job == "diff":
+            lines = told_disagreement(finding, job)
+        else:
+            lines = told_other(finding)
+    return "\n".join(lines)
+
+
+class _Callable(ModuleType):
+    """`nnfuzz.explain` is this module as soon as anything has imported it, and the function before that: both may be
+    called."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> str:
+        return explain(*args, **kwargs)
+
+
+sys.modules[__name__].__class__ = _Callable
