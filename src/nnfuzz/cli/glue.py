@@ -149,6 +149,6 @@ def _live(more: dict[str, Any]) -> dict[str, Any]:
 
 
 def _function(spec: str, what: str) -> Any:
-    from nnfuzz.loading.rebuild import load_function
+    from nnfuzz.loading.rebuilt import load_function
 
     return load_function(spec, what)

@@ -59,7 +59,7 @@ def train(
 ) -> int:
     """Search for batches that make a training go NaN or Inf."""
     from nnfuzz.report.jsonl import plain
-    from nnfuzz.report.words import near
+    from nnfuzz.report.words import typed
     from nnfuzz.training import load_program, run_program
 
     seconds = duration(max_time) if max_time is not None else None if max_steps is not None else DEFAULT_SECONDS
@@ -78,7 +78,7 @@ def train(
     else:
         typer.echo(run.summary())
         for finding in run.findings:
-            typer.echo(f"  rerun     python {near(place / 'findings' / finding.id / 'repro.py')}")
+            typer.echo(f"  rerun     python {typed(place / 'findings' / finding.id / 'repro.py')}")
     return FOUND if run.findings else 0
 
 

@@ -15,9 +15,9 @@ _HOME = {
     "load_model": "models",
     "load_seeds": "seeds",
     "make_seeds": "made",
-    "Rebuilt": "rebuild",
-    "rebuild": "rebuild",
-    "load_compare": "rebuild",
+    "Rebuilt": "rebuilt",
+    "rebuild": "rebuilt",
+    "load_compare": "rebuilt",
 }
 
 __all__ = sorted(_HOME)

@@ -26,22 +26,19 @@ Model = Callable[..., Any]
 def load_model(spec: str, trust: bool = False) -> Model:
     """The model that ``spec`` names.
 
-    torch's random numbers are seeded with 0 while the model is built (and put back afterwards), so that weights
-    drawn at random are the same when a finding is rerun.
+    The global random generators are seeded with 0 while the user's file is imported and the model is built (and put
+    back afterwards), so that weights drawn at random are the same when a finding is rerun.
 
     Args:
         spec: ``file.py:attr``, ``pkg.mod:attr`` or a path.
         trust: whether a file that may run code when opened (a pickle) may be opened.
     """
     path = Path(spec)
-    with seeded(0):
-        if path.suffix != ".py" and path.exists():
-            return load_model_file(path, trust)
-        if path.suffix in FOREIGN:
-            raise UsageError(f"there is no file {path}")
-        if ":" not in spec and path.suffix in (".pt", ".pt2", ".pth"):
-            raise UsageError(f"there is no file {path}")
-        return as_model(load_object(spec, "the model"), spec)
+    if path.suffix != ".py" and path.exists():
+        return load_model_file(path, trust)
+    if path.suffix in FOREIGN or (":" not in spec and path.suffix in (".pt", ".pt2", ".pth")):
+        raise UsageError(f"there is no file {path}")
+    return as_model(load_object(spec, "the model"), spec)
 
 
 def as_model(found: Any, spec: str) -> Model:
@@ -95,7 +92,7 @@ def _built(cls: type, spec: str) -> Model:
 
 
 def _call(factory: Callable[[], Any], spec: str) -> Any:
-    with user_code(f"{spec}()", folder_of(spec)):
+    with seeded(0), user_code(f"{spec}()", folder_of(spec)):
         return factory()
 
 

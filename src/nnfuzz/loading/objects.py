@@ -14,6 +14,7 @@ from typing import Any
 
 from nnfuzz.errors import UsageError
 from nnfuzz.loading.guard import user_code
+from nnfuzz.loading.seeded import seeded
 
 _LOADED: dict[Path, ModuleType] = {}
 """Files already run, so that a model and its seeds in one file share one module."""
@@ -53,7 +54,7 @@ def load_file(path: Path) -> ModuleType:
     name = full.stem
     if name in sys.modules or not name.isidentifier() or _is_installed(name, full):
         name = f"{name}_{zlib.crc32(str(full).encode()):08x}"
-    with user_code(f"importing {path.name}", full.parent):
+    with seeded(0), user_code(f"importing {path.name}", full.parent):
         spec = importlib.util.spec_from_file_location(name, full)
         if spec is None or spec.loader is None:
             raise UsageError(f"{path} is not a Python file: a model or seeds in Python stand in a file.py")
@@ -74,7 +75,7 @@ def load_module(name: str) -> ModuleType:
     """Imports ``pkg.mod`` from the current folder or the installed packages."""
     if not all(part.isidentifier() for part in name.split(".")):
         raise UsageError(f"{name!r} is neither a file that ends in .py nor a module name")
-    with user_code(f"importing {name}", Path.cwd()):
+    with seeded(0), user_code(f"importing {name}", Path.cwd()):
         try:
             return importlib.import_module(name)
         except ModuleNotFoundError as error:

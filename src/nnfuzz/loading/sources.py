@@ -23,7 +23,7 @@ MAX_TAKEN = 1000
 
 def materialise(found: Any, spec: str, folder: Path | None, model: Callable[..., Any] | None, notes: list[str]) -> Any:
     """Seeds in the form of the public contract; random numbers drawn on the way are the same every time."""
-    with seeded(0), user_code(f"making the seeds from {spec}", folder):
+    with seeded(1), user_code(f"making the seeds from {spec}", folder):
         if not _is_data(found) and callable(found):
             found = found()
         if isinstance(found, DataLoader):

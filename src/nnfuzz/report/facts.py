@@ -31,7 +31,7 @@ def said(value: Any) -> str:
     if isinstance(value, float):
         return "NaN" if math.isnan(value) else short(value)
     if isinstance(value, list | tuple):
-        return ", ".join(said(v) for v in value)
+        return ("; " if any(isinstance(v, Mapping) for v in value) else ", ").join(said(v) for v in value)
     if isinstance(value, Mapping):
         return ", ".join(f"{k} {said(v)}" for k, v in value.items())
     return str(value)

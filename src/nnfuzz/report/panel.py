@@ -33,7 +33,7 @@ def panel(info: RunInfo, stats: Stats, findings: Sequence[Finding], growth: Sequ
     if findings:
         parts += [Text(), _findings(findings)]
     ends = f" of {clock(info.max_seconds)}" if info.max_seconds else ""
-    title = Text.assemble((info.title, "bold"), "  ", info.target, "  ", (f"{clock(stats.seconds)}{ends}", "cyan"))
+    title = Text.assemble((info.title, "bold"), "  ", (f"{clock(stats.seconds)}{ends}", "cyan"), "  ", info.target)
     return Panel(
         Group(*parts),
         title=title,
@@ -83,8 +83,9 @@ def _mutators(yields: Sequence[MutatorYield]) -> Table:
         table.add_row(each.name, count(each.tried), count(each.novel), count(each.hits) if each.hits else "")
     rest = ranked[MUTATORS_SHOWN:]
     if rest:
-        sums = (sum(y.tried for y in rest), sum(y.novel for y in rest), sum(y.hits for y in rest))
-        table.add_row(*(Text(t, style="dim") for t in (f"{len(rest)} more", *(count(s) for s in sums[:2]), "")))
+        tried, novel, hits = (sum(n) for n in zip(*((y.tried, y.novel, y.hits) for y in rest), strict=True))
+        last = (f"{len(rest)} more", count(tried), count(novel), count(hits) if hits else "")
+        table.add_row(*(Text(t, style="dim") for t in last))
     return table
 
 

@@ -32,6 +32,7 @@ class PlainReporter(SilentReporter):
         self._every = every
         self._resumable = resumable
         self._next = 0.0
+        self._lines = 0
 
     def start(self, info: RunInfo) -> None:
         self.info = info
@@ -53,10 +54,12 @@ class PlainReporter(SilentReporter):
 
     def end(self, stats: Stats, findings: Sequence[Finding], path: str | Path | None) -> None:
         if self.info is not None:
-            self._console.print()
+            if self._lines:
+                self._console.print()
             put(self._console, summary(self.info, stats, findings, path, self._resumable))
 
     def _line(self, text: str) -> None:
+        self._lines += 1
         self._console.print(Text(text), soft_wrap=True)
 
 

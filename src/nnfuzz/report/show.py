@@ -18,7 +18,7 @@ from nnfuzz.report.panel import best_first
 from nnfuzz.report.printing import command, labelled, put
 from nnfuzz.report.summary import about
 from nnfuzz.report.telling import nearness, place, what
-from nnfuzz.report.words import count, lasting, near, percent, plural, rate, short
+from nnfuzz.report.words import count, lasting, near, percent, plural, rate, short, typed
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -77,7 +77,7 @@ def _run(path: Path) -> tuple[list[RenderableType], dict[str, Any]]:
         parts += [Text(), _yields(stats["yields"])]
     parts += [Text(), Text(plural(len(found), "finding") if found else "No findings", style="bold")]
     if found:
-        parts += [_table(found), command("more", f"nnfuzz show {near(path / 'findings' / found[0].id)}")]
+        parts += [_table(found), command("more", f"nnfuzz show {typed(path / 'findings' / found[0].id)}")]
     document = {"manifest": manifest, "stats": stats, "findings": [facts(f, path) for f in found]}
     return parts, document
 
@@ -195,7 +195,7 @@ def _training(path: Path, manifest: dict[str, Any]) -> tuple[list[RenderableType
     parts.append(labelled([("ran", Text(f"{plural(manifest.get('steps') or 0, 'step')}"))]))
     for each in found:
         parts += [Text(), *_lines(each)]
-        parts.append(command("rerun", f"python {near(path / 'findings' / str(each.get('id')) / 'repro.py')}"))
+        parts.append(command("rerun", f"python {typed(path / 'findings' / str(each.get('id')) / 'repro.py')}"))
     if not found:
         parts.append(Text("No findings", style="bold"))
     return parts, manifest

@@ -13,7 +13,7 @@ from rich.text import Text
 from nnfuzz.report.base import RunInfo
 from nnfuzz.report.printing import command, labelled
 from nnfuzz.report.telling import STATUS, nearness, seen, what, where
-from nnfuzz.report.words import lasting, near, option_time, percent, plural, rate, short
+from nnfuzz.report.words import lasting, option_time, percent, plural, rate, short, typed
 
 if TYPE_CHECKING:
     from nnfuzz.findings.finding import Finding
@@ -33,20 +33,25 @@ def summary(
     for finding in findings[:LISTED]:
         parts += [Text(), *about(finding, path)]
     if len(findings) > LISTED:
-        parts += [Text(), Text(f"and {len(findings) - LISTED} more: nnfuzz show {near(path) if path else 'RUN'}")]
+        parts += [Text(), Text(f"and {len(findings) - LISTED} more: nnfuzz show {typed(path) if path else 'RUN'}")]
     if not findings:
         parts.append(labelled(_in_vain(info, stats)))
     if path is not None and resumable and stats.stopped == "interrupted":
-        parts += [Text(), command("go on", f"nnfuzz resume {near(path)}")]
+        parts += [Text(), command("go on", f"nnfuzz resume {typed(path)}")]
     elif path is not None and resumable and not findings:
-        more = f" --max-time {option_time(longer(info.max_seconds))}"
-        parts.append(command("go on", f"nnfuzz resume {near(path)}{more}"))
+        parts.append(command("go on", f"nnfuzz resume {typed(path)} {longer(info)}"))
     return parts
 
 
-def longer(seconds: float | None) -> float:
-    """Ten times as long, as a round number of minutes."""
-    return 60.0 * max(1, round(10 * (seconds or 60) / 60))
+def longer(info: RunInfo) -> str:
+    """The limits of the run times ten, as options; time in whole minutes."""
+    limits = []
+    if info.max_inputs is not None:
+        limits.append(f"--max-inputs {10 * info.max_inputs}")
+    if info.max_seconds is not None or not limits:
+        minutes = max(1, round(10 * (info.max_seconds or 60) / 60))
+        limits.append(f"--max-time {option_time(60 * minutes)}")
+    return " ".join(limits)
 
 
 def _verdict(stats: Stats, findings: Sequence[Finding]) -> Text:
@@ -68,14 +73,14 @@ def about(finding: Finding, path: str | Path | None) -> list[RenderableType]:
         rows.append(("where", Text(where(finding))))
         if finding.site.source:
             rows.append(("", Text(finding.site.source.strip(), style="green")))
-    if finding.severity is not None and math.isfinite(finding.severity):
+    if finding.severity and math.isfinite(finding.severity):
         rows.append(("severity", Text(short(finding.severity))))
     rows.append(("distance", Text(nearness(finding))))
     rows.append(("found", Text(seen(finding))))
     rows += [("note", Text(note)) for note in finding.notes[:3]]
     parts: list[RenderableType] = [title, labelled(rows)]
     if path is not None:
-        parts.append(command("rerun", f"nnfuzz repro {near(Path(path) / 'findings' / finding.id)}"))
+        parts.append(command("rerun", f"nnfuzz repro {typed(Path(path) / 'findings' / finding.id)}"))
     return parts
 
 
@@ -96,7 +101,7 @@ def harder(info: RunInfo, stats: Stats) -> list[str]:
         quiet = lasting(stats.seconds - stats.last_novel)
         hints.append(f"nothing new was seen for {quiet}: other --layers or --coverage, or more seeds")
     else:
-        hints.append(f"--max-time {option_time(longer(info.max_seconds))}: new behaviour was still turning up")
+        hints.append(f"{longer(info)}: new behaviour was still turning up")
     if info.settings.get("watch") == "outputs":
         hints.append("--watch layers: look at every module's output too")
     if info.settings.get("gradients") is False:

@@ -68,6 +68,8 @@ def nearness(finding: Finding) -> str:
 def seen(finding: Finding) -> str:
     """``after 5,120 inputs, 0.9 s; seen 37 times``."""
     again = f"; seen {count(finding.count)} times" if finding.count > 1 else ""
+    if finding.inputs_tried == 0:
+        return f"on the seeds, before any search{again}"
     return f"after {plural(finding.inputs_tried, 'input')}, {lasting(finding.seconds)}{again}"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -31,7 +32,7 @@ def clock(seconds: float) -> str:
 
 def lasting(seconds: float) -> str:
     """``0.4 s``, ``12 s``, ``3 min 20 s``, ``2 h 5 min``: for a time that is over."""
-    if seconds < 10:
+    if seconds < 10 and not float(seconds).is_integer():
         return f"{seconds:.1f} s"
     whole = round(seconds)
     if whole < 120:
@@ -58,6 +59,9 @@ def rate(per_second: float) -> str:
 
 
 def percent(share: float) -> str:
+    """``71 %``, ``4.2 %``, ``under 0.1 %``."""
+    if 0 < share < 0.001:
+        return "under 0.1 %"
     return f"{100 * share:.0f} %" if share >= 0.1 or share == 0 else f"{100 * share:.1f} %"
 
 
@@ -86,3 +90,8 @@ def near(path: str | Path) -> str:
     full = os.path.abspath(path)
     here = os.getcwd()
     return os.path.relpath(full, here) if full.startswith(here + os.sep) else str(path)
+
+
+def typed(path: str | Path) -> str:
+    """``near``, as one types it in a shell."""
+    return shlex.quote(near(path))
