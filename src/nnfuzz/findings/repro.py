@@ -216,7 +216,7 @@ def _own_models(run: RunContext, pair: bool) -> str:
 _FILL_IN = '''# >>>>>>>>>> FILL IN: the run was given a Python object, so only you know where {which} comes from.
 def {name}():
     """Return ``prepared(...)`` of {which}: an nn.Module, or the function of tensors that was fuzzed."""
-    raise CannotRun("nobody said where {which} is: fill in {name}() in repro.py, or run: python repro.py net.py:make")
+    raise CannotRun("{which} is not known: fill in {name}() in repro.py, or run python repro.py net.py:make")
 
 
 # <<<<<<<<<<

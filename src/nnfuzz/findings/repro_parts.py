@@ -247,7 +247,8 @@ def fails_inside(model: Callable[..., Any]) -> bool:
     with Inside() as ordinary:
         run(model, read("seed.safetensors"))
     with Inside() as inside:
-        show(run(model, read("input.safetensors")))
+        outputs = run(model, read("input.safetensors"))
+    show(outputs)
     bad = [f"{op}{list(shape)}" for op, shape in inside.seen if (op, shape) not in ordinary.seen]
     print(f"{SYMPTOM} in the result of: {', '.join(bad) or 'nothing'}")
     return bool(bad)
