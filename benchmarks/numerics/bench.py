@@ -1,7 +1,7 @@
 """Known numerical bugs: found or not, the right operation named, tries, seconds; GRIST's own rule beside it.
 
     python benchmarks/numerics/bench.py [S10 BR24 …] [--seconds 60] [--jobs 2] [--stable] [--no-grist] [--seeds 1]
-    [--json FILE]
+    [--mode full|coverage|random] [--json FILE]
 
 One process per subject. Training subjects (S*, KIND "training") go through `find_nans_in_training`, functions (S* and
 reports/BR*) through `nnfuzz.find_nans`. A search sees ordinary inputs and ranges only: never `trigger`, `operand`,
@@ -16,6 +16,7 @@ import argparse
 import dataclasses
 import importlib.util
 import json
+import re
 import statistics
 import subprocess
 import sys
@@ -27,7 +28,12 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 DIVIDES = ("log", "sqrt")  # their gradients are a division in PyTorch
-WHERE = ("forward", "backward")  # reports of other kinds (disagreement, text) belong to other benchmarks
+WHERE = ("forward", "backward", "exception")  # other reports (disagreement, property) belong to other benchmarks
+MODES: dict[str, dict[str, Any]] = {
+    "full": {},
+    "coverage": {"gradients": False},
+    "random": {"coverage": "none"},
+}
 
 
 def load(stem: str) -> ModuleType:
@@ -54,7 +60,10 @@ def right(expected: str, op: str | None, phase: str | None) -> bool:
     """Whether the operation named is the one that the subject says, as the subjects' own check judges it."""
     if op is None:
         return False
-    return op == expected or (expected in DIVIDES and op == "div" and phase == "backward")
+    words = set(re.split(r"\W+", expected))  # reports say it in words: "div by clamp(1e-16)"
+    if "matmul" in words:
+        words.add("mm")
+    return op in words or (op == "div" and phase == "backward" and bool(words & set(DIVIDES)))
 
 
 # ------------------------------------------------------------------------------------------------ one subject
@@ -99,8 +108,10 @@ def training(stem: str, seconds: float, seed: int, stable: bool, everything: boo
     }
 
 
-def function(stem: str, seconds: float, seed: int, stable: bool) -> dict[str, Any]:
+def function(stem: str, seconds: float, seed: int, stable: bool, mode: str) -> dict[str, Any]:
     """A function subject or a report, searched from its ordinary inputs."""
+    import torch
+
     import nnfuzz
 
     module = load(stem)
@@ -112,6 +123,8 @@ def function(stem: str, seconds: float, seed: int, stable: bool) -> dict[str, An
     model = module.make_stable() if stable else module.make()
     specs = module.inputs()
     candidate = {s["name"]: s["value"] for s in specs}
+    if not all(isinstance(v, torch.Tensor) for v in candidate.values()):
+        return {"skipped": "its inputs are text"}
     ranges = {
         s["name"]: list(s["choices"]) if "choices" in s else (s["low"], s["high"])
         for s in specs
@@ -119,7 +132,7 @@ def function(stem: str, seconds: float, seed: int, stable: bool) -> dict[str, An
     }
     kinds = {s["name"]: s["kind"] for s in specs if "kind" in s}
     fixed = [s["name"] for s in specs if s.get("fixed")]
-    shapes = {s["name"]: s["shapes"] for s in specs if s.get("shapes")}
+    shapes = {s["name"]: s["shapes"].partition(" ")[0] for s in specs if s.get("shapes")}
     started = time.monotonic()
     run = nnfuzz.find_nans(
         model,
@@ -131,6 +144,8 @@ def function(stem: str, seconds: float, seed: int, stable: bool) -> dict[str, An
         max_seconds=seconds,
         seed=seed,
         stop_on_first=True,
+        max_inputs=None,
+        **MODES[mode],
     )
     found = [
         {
@@ -154,7 +169,7 @@ def one(args: argparse.Namespace) -> dict[str, Any]:
     torch.set_num_threads(1)
     stem = args.stems[0]
     if stem not in subjects("training"):
-        return function(stem, args.seconds, args.seed, args.stable)
+        return function(stem, args.seconds, args.seed, args.stable, args.mode)
     if args.grist_only:
         from grist import grist
 
@@ -171,6 +186,7 @@ def child(stem: str, args: argparse.Namespace, seed: int, grist: bool) -> dict[s
     """Run one subject in a process of its own."""
     command = [sys.executable, __file__, stem, "--child", "--seconds", str(args.seconds), "--seed", str(seed)]
     command += ["--stable"] * args.stable + ["--all"] * args.all + ["--grist-only"] * grist
+    command += ["--mode", args.mode]
     done = subprocess.run(command, capture_output=True, text=True, timeout=20 * args.seconds + 600, check=False)
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     if not lines:
@@ -214,6 +230,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=1, help="how many seeds")
     parser.add_argument("--stable", action="store_true", help="the repaired forms: nothing must be found")
     parser.add_argument("--all", action="store_true", help="do not stop at the first finding")
+    parser.add_argument("--mode", choices=list(MODES), default="full", help="functions: gradients off, or random search")
     parser.add_argument("--no-grist", action="store_true")
     parser.add_argument("--json", type=Path, help="write the raw results here")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)

@@ -30,7 +30,7 @@ def build_space(
 ) -> InputSpace:
     """Checks every word of the user against the seeds; see ``nnfuzz.find_nans`` for the arguments."""
     form = seeds.form
-    held = frozenset(form.resolve(n, "fixed") for n in fixed)
+    held = frozenset(form.resolve(n, "fixed") for n in ([fixed] if isinstance(fixed, str) else fixed))
     kind_of = {form.resolve(n, "kinds"): k for n, k in (kinds or {}).items()}
     dims_of = {form.resolve(n, "shapes"): d for n, d in (shapes or {}).items()}
     range_of = _by_name(ranges, form, "ranges", held)
@@ -42,6 +42,7 @@ def build_space(
         specs[name] = _spec(
             name, examples, range_of.get(name), kind_of.get(name), name in held, dims_of.get(name), eps_of.get(name)
         )
+    _check_lengths(specs, seeds)
     space = InputSpace(specs, constraint)
     if not space.mutable:
         reasons = "; ".join(
@@ -92,8 +93,9 @@ def _spec(
     low, high, source = _range(name, examples, given if choices is None else None, choices, kind, dtype)
     if not fixed:
         _check_inside(name, examples, low, high, choices, kind, source)
-    if eps is not None and not (eps > 0):
+    if eps is not None and not (0 < eps < float("inf")):
         raise UsageError(f"eps for {name!r} is {eps}, but it is the radius of a ball: give a positive number")
+    fixed = fixed or (dtype == torch.bool and eps is not None and eps < 1)  # the other value is 1 away
     shape = tuple(examples[0].shape[1:])
     if kind in ("onehot", "simplex", "unit", "boxes") and (not shape or (kind == "boxes" and shape[-1] != 4)):
         need = "a last axis of length 4" if kind == "boxes" else "a last axis"
@@ -161,9 +163,9 @@ def _range(
 def _given_range(name: str, given: Any, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     try:
         low, high = given
+        wide = [torch.as_tensor(v, dtype=torch.float64 if dtype.is_floating_point else None) for v in (low, high)]
     except (TypeError, ValueError):
         raise UsageError(f"the range of {name!r} is {given!r}, but a pair (low, high) is expected") from None
-    wide = [torch.as_tensor(v, dtype=torch.float64 if dtype.is_floating_point else None) for v in (low, high)]
     if any(bool(w.isnan().any()) for w in wide):
         raise UsageError(f"the range of {name!r} holds NaN: give two numbers")
     if bool((wide[0] > wide[1]).any()):
@@ -171,7 +173,7 @@ def _given_range(name: str, given: Any, dtype: torch.dtype) -> tuple[Tensor, Ten
     info = torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype)
     wide = [w.clamp(info.min, info.max) for w in wide]
     if not dtype.is_floating_point:
-        wide = [wide[0].double().ceil(), wide[1].double().floor()]
+        wide = [w if not w.is_floating_point() else w.double().ceil() if i == 0 else w.double().floor() for i, w in enumerate(wide)]
     return wide[0].to(dtype), wide[1].to(dtype)
 
 
@@ -198,10 +200,19 @@ def _show(bound: Tensor) -> str:
 _DIM = re.compile(r"(?:(\d+)\s*<=\s*)?([A-Za-z_]\w*)(?:\s*>=\s*(\d+))?(?:\s*<=\s*(\d+))?")
 
 
-def _dims(name: str, dims: Sequence[Any] | None, shape: tuple[int, ...]) -> tuple[int | FreeDim, ...]:
-    """``("n", 3)``, with bounds if wanted: ``"n>=0"``, ``"n<=64"``, ``"2<=n<=64"``."""
+def listed(dims: Sequence[Any] | str) -> list[Any]:
+    """The axes one by one, also of a text as people write shapes: ``"(n, 3)"``."""
+    if not isinstance(dims, str):
+        return list(dims)
+    words = [w.strip() for w in dims.strip().strip("()").split(",") if w.strip()]
+    return [int(w) if w.isdigit() else w for w in words]
+
+
+def _dims(name: str, dims: Sequence[Any] | str | None, shape: tuple[int, ...]) -> tuple[int | FreeDim, ...]:
+    """``("n", 3)`` or ``"(n, 3)"``, with bounds if wanted: ``"n>=0"``, ``"n<=64"``, ``"2<=n<=64"``."""
     if dims is None:
         return ()
+    dims = listed(dims)
     if len(dims) != len(shape):
         raise UsageError(f"shapes gives {len(dims)} dimensions for {name!r}, but one candidate has shape {shape}")
     parsed: list[int | FreeDim] = []
@@ -217,3 +228,26 @@ def _dims(name: str, dims: Sequence[Any] | None, shape: tuple[int, ...]) -> tupl
         low = match[1] or match[3]
         parsed.append(FreeDim(match[2], int(low) if low else 1, int(match[4]) if match[4] else None))
     return tuple(parsed)
+
+
+def _check_lengths(specs: Mapping[str, InputSpec], seeds: Seeds) -> None:
+    """Every seed keeps to the dimensions that ``shapes`` states, and inputs that share a name agree in length."""
+    for group in seeds.groups:
+        lengths: dict[str, tuple[int, str]] = {}
+        for name, spec in specs.items():
+            for dim, have in zip(spec.dims, group.batch[name].shape[1:], strict=False):
+                if isinstance(dim, int):
+                    if dim != have:
+                        raise UsageError(f"shapes says {dim} for a dimension of {name!r} that is {have} in the seeds")
+                    continue
+                if have < dim.low or (dim.high is not None and have > dim.high):
+                    raise UsageError(
+                        f"seed {group.index[0]} has {dim.name} = {have} in {name!r}, outside the bounds that shapes "
+                        "states: widen them"
+                    )
+                length, other = lengths.setdefault(dim.name, (have, name))
+                if length != have:
+                    raise UsageError(
+                        f"shapes calls a dimension of {other!r} and one of {name!r} {dim.name}, but in seed "
+                        f"{group.index[0]} they are {length} and {have}: give them two names"
+                    )

@@ -11,6 +11,7 @@ import torch
 
 from nnfuzz.errors import UsageError
 from nnfuzz.gradient import Guide, ScoreGuide, SiteGuide
+from nnfuzz.inputs import listed
 from nnfuzz.objectives import Disagreement, NonFinite, Objective, Property
 from nnfuzz.objectives.rows import RowsDiffer
 from nnfuzz.seeds import SeedGroup, Seeds, read_seeds
@@ -74,7 +75,7 @@ class Job(ABC):
         shapes = self.settings.shapes or {}
         given = self.given.groups[0].batch
         return self.given.stacked and any(
-            len(dims) == given[self.given.form.resolve(n, "shapes")].dim() for n, dims in shapes.items()
+            len(listed(dims)) == given[self.given.form.resolve(n, "shapes")].dim() for n, dims in shapes.items()
         )
 
     def notes(self) -> list[str]:
