@@ -12,13 +12,12 @@ import typer
 from nnfuzz.cli.argv import rewritten
 from nnfuzz.errors import NnfuzzError
 
-USAGE, BUG, INTERRUPTED = 2, 70, 130
+USAGE, BUG = 2, 70
 _Shown = typer.BadParameter.__mro__[2]
 """The parser's root of errors that are meant for the user, wherever this version of typer keeps it."""
 
 app = typer.Typer(
     name="nnfuzz",
-    help="Finds the inputs that break a neural network, says why, and hands back a case that anyone can rerun.",
     epilog="Exit status: 0 nothing found, 1 findings, 2 bad input or usage, 3 the model fails on its own seeds, "
     "130 interrupted and saved. --debug, anywhere, shows the traceback of an error.",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
@@ -29,15 +28,22 @@ app = typer.Typer(
 )
 
 
-@app.callback()
-def root(
-    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.", is_eager=True)] = False,
-) -> None:
-    if version:
+def _version(asked: bool) -> None:
+    if asked:
         from nnfuzz import __version__
 
         typer.echo(f"nnfuzz {__version__}")
         raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool,
+        typer.Option("--version", metavar="", help="Print the version and exit.", is_eager=True, callback=_version),
+    ] = False,
+) -> None:
+    """Finds the inputs that break a neural network, says why, and hands back a case that anyone can rerun."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -49,18 +55,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(commands.app(words, prog_name="nnfuzz", standalone_mode=False) or 0)
     except NnfuzzError as error:
         return _failed(error, str(error), error.exit_status, debug)
-    except typer.Abort:
-        return _failed(None, "interrupted", INTERRUPTED, False)
-    except KeyboardInterrupt as error:
-        return _failed(error, "interrupted", INTERRUPTED, debug)
     except Exception as error:
         if isinstance(error, _Shown):
             return _unparsed(error, words)
         return _failed(error, _bug(error, debug), BUG, debug)
 
 
-def _failed(error: BaseException | None, message: str, status: int, debug: bool) -> int:
-    if debug and error is not None:
+def _failed(error: BaseException, message: str, status: int, debug: bool) -> int:
+    if debug:
         traceback.print_exception(error, file=sys.stderr)
     print(f"nnfuzz: error: {' '.join(message.split())}", file=sys.stderr)
     return status

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from nnfuzz.cli.groups import checked
+from nnfuzz.cli.groups import checked, expand
 from nnfuzz.loading.quantity import positive
 
 app = typer.Typer(help="Look at, join and thin the corpora of runs.", no_args_is_help=True, rich_markup_mode="rich")
@@ -20,6 +20,7 @@ NewArgument = Annotated[
 
 
 @app.command("info")
+@expand
 def info(
     run: RunArgument,
     json: Annotated[bool, typer.Option("--json", help="As one JSON object.")] = False,
@@ -32,6 +33,7 @@ def info(
 
 
 @app.command("merge")
+@expand
 def merge(
     dest: NewArgument,
     sources: Annotated[list[Path], typer.Argument(metavar="RUN…", help="Runs to join.", show_default=False)],
@@ -44,6 +46,7 @@ def merge(
 
 
 @app.command("min")
+@expand
 def minimise(
     run: RunArgument,
     dest: NewArgument,

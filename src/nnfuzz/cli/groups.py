@@ -10,9 +10,15 @@ from typing import Any, get_type_hints
 
 import typer
 
-from nnfuzz.errors import UsageError
+from nnfuzz.errors import NnfuzzError, UsageError
 
 Command = Callable[..., Any]
+
+
+class Interrupted(NnfuzzError):
+    """Ctrl-C outside a run, or a second time within one: nothing was saved since the last batch."""
+
+    exit_status = 130
 
 
 def expand(command: Command) -> Command:
@@ -38,7 +44,10 @@ def expand(command: Command) -> Command:
         made: dict[str, Any] = {}
         for name, kind in groups.items():
             made[name] = kind(**{f.name: given.pop(f.name) for f in fields(kind)})
-        return command(**made, **given)
+        try:
+            return command(**made, **given)
+        except KeyboardInterrupt as error:  # caught here, since the parser would end the program without a word
+            raise Interrupted("interrupted") from error
 
     run.__signature__ = inspect.Signature(list(flat.values()))  # type: ignore[attr-defined]
     run.__annotations__ = {name: p.annotation for name, p in flat.items()}
