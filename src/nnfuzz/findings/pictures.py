@@ -17,6 +17,7 @@ from nnfuzz.space import InputSpec
 
 SMALLEST_SIDE = 224
 """Smaller images are enlarged to about this many pixels, each becoming a square: 28 × 28 is hard to see."""
+KINDS: tuple[str, ...] = ("seed", "failing", "difference")
 MOST_TILES = 8
 """Of an input that holds many images, those that changed most are shown side by side."""
 
@@ -60,7 +61,7 @@ def _draw_one(
     if seed is not None:
         planes["seed"] = (seed[:MOST_TILES].nan_to_num(low, high, low) - low) / width
     scale = max(1, math.ceil(SMALLEST_SIDE / max(failing.shape[-2:])))
-    files = {kind: f"{kind}{suffix}.png" for kind in ("seed", "failing", "difference") if kind in planes}
+    files = {kind: f"{kind}{suffix}.png" for kind in KINDS if kind in planes}
     for kind, file in files.items():
         _image(planes[kind], scale).save(into / file)
     return Picture(name, files, gain, scale)

@@ -24,6 +24,7 @@ _SAYS = {
     "disagreement": "the two models disagree",
     "property": "a property that should hold does not",
     "rows": "the result of a row depends on the rest of its batch",
+    "dead gradient": "the loss is large, but its gradient does not lead out",
 }
 _STATUS = {
     "confirmed": "It failed again when it was run alone.",

@@ -87,9 +87,11 @@ def load_object(spec: str) -> Any:
             module = importlib.util.module_from_spec(found)
             sys.modules[str(path)] = module
             sys.modules.setdefault(path.stem, module)
+            seed_everything()
             found.loader.exec_module(module)
     else:
         sys.path.insert(0, ROOT)
+        seed_everything()
         try:
             module = importlib.import_module(place)
         except ModuleNotFoundError as error:
@@ -104,10 +106,6 @@ def load_object(spec: str) -> Any:
 
 def load_model(spec: str) -> Callable[..., Any]:
     """A module or function of tensors, or what a factory (it needs no arguments) makes; a .pt2; a TorchScript .pt."""
-    random.seed(0)  # as in the run: weights drawn at random are the same every time
-    torch.manual_seed(0)
-    if "numpy" in sys.modules:
-        sys.modules["numpy"].random.seed(0)
     if not spec.rpartition(":")[1] or os.path.exists(spec):
         if not os.path.exists(spec):
             raise CannotRun(f"there is no file {spec}: say where it is, as in: python repro.py path/to/model.pt2")
@@ -118,8 +116,17 @@ def load_model(spec: str) -> Callable[..., Any]:
         return prepared(torch.jit.load(spec, map_location="cpu"))
     found = load_object(spec)
     if not isinstance(found, torch.nn.Module) and not needs_arguments(found):
+        seed_everything()
         found = found()
     return prepared(found.module() if isinstance(found, torch.export.ExportedProgram) else found)
+
+
+def seed_everything() -> None:
+    """As in the run: what a model draws at random is the same every time."""
+    random.seed(0)
+    torch.manual_seed(0)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(0)
 
 
 def needs_arguments(found: Any) -> bool:
@@ -146,6 +153,7 @@ def run(model: Callable[..., Any], inputs: dict[str, torch.Tensor], how: Any = N
     how = how or call
     modes: list[Any] = [torch.inference_mode, torch.no_grad, torch.enable_grad]
     while True:
+        seed_everything()
         try:
             with modes[0]():
                 return named(how(model, inputs))
@@ -193,7 +201,7 @@ def told(t: torch.Tensor) -> str:
     t = t.detach().cpu()
     text = f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}"
     if t.numel() <= 12:
-        return f"{text} {t.tolist()}"
+        return f"{text} " + ", ".join(f"{v:.7g}" if isinstance(v, float) else str(v) for v in t.flatten().tolist())
     if t.is_complex() or t.dtype == torch.bool:
         return text
     wide = t.double()
@@ -254,7 +262,7 @@ def fails_inside(model: Callable[..., Any]) -> bool:
     return bool(bad)
 
 
-class Inside(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Inside(TorchDispatchMode):
     """Notes every operation whose result shows the symptom."""
 
     def __init__(self) -> None:
@@ -276,7 +284,7 @@ def fails_backward(model: Callable[..., Any]) -> bool:
     with torch.enable_grad():
         outputs = named(call(model, inputs))
         live = [t for t in outputs.values() if t.requires_grad]
-        torch.stack([t.sum().abs() if t.is_complex() else t.sum().double() for t in live]).sum().backward()  # type: ignore[no-untyped-call]
+        torch.stack([t.sum().abs() if t.is_complex() else t.sum().double() for t in live]).sum().backward()
     show(outputs)
     leaves = dict(inputs)
     if isinstance(model, torch.nn.Module):

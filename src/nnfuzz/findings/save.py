@@ -109,9 +109,9 @@ def load_finding(directory: str | Path) -> Finding:
             f"{path} has format {document.get('format')!r} and this nnfuzz reads {FORMAT}: use the nnfuzz that wrote it"
         )
     facts = {name: _typed(document, name, kind, path) for name, kind in _FACTS.items()}
-    tensors = {field: read_tensors(directory / name) for field, name in _TENSORS.items()}
+    facts |= {field: read_tensors(directory / name) for field, name in _TENSORS.items()}
     site = _part(document, "site", _site, path)
-    return Finding(**facts, **tensors, site=site, call=_part(document, "call", CallForm.from_json, path))
+    return Finding(**facts, site=site, call=_part(document, "call", CallForm.from_json, path))
 
 
 def _typed(document: Mapping[str, Any], name: str, kind: Any, path: Path) -> Any:
