@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 EXPLAINED = 64.0
 """A side's error is taken as explained by its dtype up to this many units of eps × the largest output."""
 
+EXPLAINED_INT8 = 4 / 127
+"""The same for int8, as a share of the largest output: a few quantization steps, as one layer's rounding gives."""
+
 
 class Enricher:
     """Completes findings of one run."""
@@ -45,7 +48,7 @@ class Enricher:
             "model": context.get("model"),
             "model_b": context.get("model_b"),
             "as_": settings.as_,
-            "objective": context.get("objective"),
+            "objective": settings.objective if isinstance(settings.objective, str) else context.get("objective"),
             "compare": settings.compare if isinstance(settings.compare, str) else context.get("compare"),
             "ties": settings.ties,
             "ranges": self.ranges,
@@ -58,6 +61,10 @@ class Enricher:
             "torch": torch.__version__,
         }
         target = self.job.target
+        if context.get("cwd"):
+            finding.details["run"]["cwd"] = context["cwd"]
+        if isinstance(target, PairTarget):
+            finding.details["run"] |= _of_b(target, settings.as_)
         if isinstance(target, PairTarget) and finding.status == "confirmed":
             try:
                 self._referee(target, finding, candidate)
@@ -81,6 +88,17 @@ class Enricher:
         finding.notes += _verdict(told, one_truth=self.settings.as_ is not None)
 
 
+def _of_b(target: PairTarget, as_: str | None) -> dict[str, Any]:
+    """What a script needs to make or call B by itself: its own input names, the ranges of its int8 activations."""
+    told: dict[str, Any] = {}
+    if target.b.form != target.a.form:
+        told["call_b"] = target.b.form.to_json()
+    if as_ == "int8" and isinstance(target.b.model, nn.Module):
+        layers = {p: m for p, m in target.b.model.named_modules() if isinstance(m, QuantizedLayer)}
+        told["int8"] = {p: [float(m.low), float(m.high)] for p, m in layers.items()}
+    return told
+
+
 def _double(side: TorchTarget) -> nn.Module | None:
     model = side.model
     if not isinstance(model, nn.Module) or isinstance(model, torch.jit.ScriptModule | Cast):
@@ -96,7 +114,10 @@ def _error_of(side: TorchTarget, reference: nn.Module, inputs: Batch) -> dict[st
         truth = main_output(named_outputs(side.form.call(reference, wide)))
     mine = main_output(side.call(inputs))
     gap = float((flat(mine[None]).double() - flat(truth[None])).abs().max())
-    allowed = EXPLAINED * torch.finfo(_dtype_of(side, mine)).eps * max(float(truth.abs().max()), 1e-30)
+    unit = EXPLAINED * torch.finfo(_dtype_of(side, mine)).eps
+    if isinstance(side.model, nn.Module) and any(isinstance(m, QuantizedLayer) for m in side.model.modules()):
+        unit = EXPLAINED_INT8
+    allowed = unit * max(float(truth.abs().max()), 1e-30)
     told: dict[str, Any] = {"error": gap, "explained by dtype": allowed, "beyond its dtype": gap > allowed}
     axis = 1 if truth.dim() in (2, 4, 5) else -1
     if truth.dim() >= 1 and truth.shape[axis if truth.dim() > 1 else -1] > 1 and truth.numel() <= 4096:
