@@ -323,7 +323,6 @@ BAD = {
     "diff cli_zoo.py:one cli_zoo.py:f --as fp16 --seeds a.npy": "diff compares MODEL_A with one other: give either "
     "MODEL_B or --as fp16|bf16|int8",
     "diff cli_zoo.py:one --as fp8 --seeds a.npy": "--as: 'fp8' is not known: choose one of fp16, bf16, int8",
-    "fuzz cli_zoo.py:one --seeds cli_zoo.py:rows": "fuzz needs a property to violate: give --objective file.py:fn",
     "fuzz cli_zoo.py:one --seeds cli_zoo.py:rows --objective cli_zoo.py:rows": "cli_zoo.py:rows is a Tensor, but the "
     "objective is a function",
     "rows cli_zoo.py:one --seeds cli_zoo.py:rows --tolerance 1,2,3": "--tolerance: '1,2,3' is not a tolerance: write "
@@ -342,6 +341,12 @@ def test_bad_words(face: Face, capsys: pytest.CaptureFixture[str], line: str) ->
     assert told.err == f"nnfuzz: error: {BAD[line]}\n"
     assert not face.calls
     assert not Path("nnfuzz-runs").exists()
+
+
+def test_fuzz_needs_an_objective(face: Face, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fuzz", "cli_zoo.py:one", "--seeds", "cli_zoo.py:rows"]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("nnfuzz: error: fuzz needs a property to violate: give --objective file.py:fn")
 
 
 def test_unknown_options_are_named(capsys: pytest.CaptureFixture[str]) -> None:
@@ -424,5 +429,5 @@ def test_demo(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
         return [SimpleNamespace(findings=[1], stats=SimpleNamespace(stopped="max-time"))]
 
     monkeypatch.setattr(demo, "run", run)
-    assert main(["demo", "-t", "5s"]) == 1
+    assert main(["demo", "-t", "5s"]) == 0
     assert capsys.readouterr().out == "nnfuzz-runs/demo 5.0\n"

@@ -111,9 +111,22 @@ def resume(
 def _finding(path: Path) -> Path:
     """A run with one finding stands for it; otherwise the directory must be a finding's own."""
     inside = sorted(p.parent for p in (path / "findings").glob("*/finding.json"))
-    if (path / "finding.json").is_file() or not inside:
+    if (path / "finding.json").is_file():
+        return _not_of_training(path)
+    if not inside:
         return path
     if len(inside) == 1:
-        return inside[0]
+        return _not_of_training(inside[0])
     names = ", ".join(p.name for p in inside[:6]) + (", …" if len(inside) > 6 else "")
     raise UsageError(f"{path} is a run with {len(inside)} findings ({names}): name one, {inside[0]}")
+
+
+def _not_of_training(path: Path) -> Path:
+    from nnfuzz.report.words import typed
+    from nnfuzz.store_files import from_json
+
+    if from_json(path / "finding.json").get("kind") == "training":
+        raise UsageError(
+            f"{path} is a whole training, which its own script runs again: python {typed(path / 'repro.py')}"
+        )
+    return path

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from nnfuzz.cli.glue import FOUND, RUNS, free_place, status
+from nnfuzz.cli.glue import FOUND, INTERRUPTED, RUNS, free_place, status
 from nnfuzz.cli.groups import checked, option
 from nnfuzz.cli.options import BUDGET, DEFAULT_SECONDS, OUTPUT, SEARCH, OutOption
 from nnfuzz.loading.quantity import count, duration, whole
@@ -101,7 +101,10 @@ def demo(
         False
     ),
 ) -> int:
-    """Train a small digit classifier on real images, then find a NaN and a float16 disagreement in it."""
+    """Train a small digit classifier on real images, then find a NaN and a float16 disagreement in it.
+
+    Exit status 0 when both are found, as they should be, and 1 otherwise.
+    """
     from nnfuzz import demo as demo_
     from nnfuzz.report.choose import make_reporter
 
@@ -109,4 +112,7 @@ def demo(
     runs = demo_.run(
         out, reporter=lambda: make_reporter("plain" if plain else "auto"), say=typer.echo, max_seconds=seconds
     )
-    return max(status(run) for run in runs)
+    states = [status(run) for run in runs]
+    if INTERRUPTED in states:
+        return INTERRUPTED
+    return 0 if all(state == FOUND for state in states) else 1
