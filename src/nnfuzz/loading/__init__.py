@@ -18,6 +18,7 @@ _HOME = {
     "Rebuilt": "rebuilt",
     "rebuild": "rebuilt",
     "load_compare": "rebuilt",
+    "started_in": "rebuilt",
 }
 
 __all__ = sorted(_HOME)

@@ -33,7 +33,7 @@ def rebuild(context: Mapping[str, Any]) -> Rebuilt:
     if not context.get("model"):
         raise UsageError("this run was started from Python, not from the command line: pass model=")
     trust = bool(context.get("trust"))
-    with _inside(context.get("cwd")):
+    with started_in(context.get("cwd")):
         second = context.get("model_b")
         return Rebuilt(
             model=load_model(str(context["model"]), trust),
@@ -66,7 +66,7 @@ def load_function(spec: str | None, what: str) -> Callable[..., Any] | None:
 
 
 @contextmanager
-def _inside(folder: str | None) -> Iterator[None]:
+def started_in(folder: str | None) -> Iterator[None]:
     """Relative paths of the first run are relative to where it was started, if that folder is still there."""
     before = Path.cwd()
     if folder and Path(folder).is_dir():
