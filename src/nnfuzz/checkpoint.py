@@ -41,7 +41,10 @@ def state_of(fuzzer: Fuzzer) -> dict[str, Any]:
         "yields": {y.name: [y.tried, y.novel, y.hits] for y in fuzzer.stats.yields.values()},
         "radius": fuzzer.keeper.novelty.radius if fuzzer.keeper.novelty is not None else None,
         "bandit": fuzzer.parts.bandit.state(),
-        "keys": [[slot, key, s.count, s.looked, s.nearest] for (slot, key), s in fuzzer.examiner.keys.items()],
+        "keys": [
+            [slot, key, s.count, s.looked, s.nearest, s.quiet, s.cause]
+            for (slot, key), s in fuzzer.examiner.keys.items()
+        ],
         "counts": {f.id: f.count for f in fuzzer.examiner.findings.values()},
         "climber": fuzzer.parts.climber.to_json() if fuzzer.parts.climber is not None else {},
     }

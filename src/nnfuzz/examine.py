@@ -22,6 +22,10 @@ from nnfuzz.targets import Target
 
 SHRINK_BUDGET = 4000
 """Candidates that shrinking one finding may run."""
+PATIENCE = 16
+"""Hits of one key are looked at in every batch until so many looks in a row have shown no new cause; then seldom."""
+STRIDE = 7919
+"""A prime, to look at other places of a batch each time."""
 CLOSER = 0.9
 """A later hit of a known cause replaces the finding when it is at most this share of its distance away."""
 
@@ -38,6 +42,8 @@ class Hit:
     key: int
     objective: Objective
     error: Exception | None = None
+    count: int = 1
+    """How many hits of its batch this one stands for."""
 
 
 @dataclass
@@ -47,6 +53,10 @@ class KeyState:
     count: int = 0
     looked: int = 0
     nearest: float = float("inf")
+    quiet: int = 0
+    """Looks since the last new cause."""
+    cause: str = ""
+    """What the last look found: hits that are not looked at are counted there."""
 
 
 class Sink(Protocol):
@@ -57,8 +67,8 @@ class Sink(Protocol):
 
 @dataclass
 class Examiner:
-    """Turns hits into findings. Hits of one key are looked at again only at counts 1, 2, 4, 8, … or when they are
-    nearer to their seed, so that a common failure does not eat the run."""
+    """Turns hits into findings. Once hits of one key have shown nothing new for a while they are looked at again only
+    as their number doubles, or when they are nearer to their seed, so that a common failure does not eat the run."""
 
     target: Target
     space: InputSpace
@@ -75,15 +85,20 @@ class Examiner:
     keys: dict[tuple[str, int], KeyState] = field(default_factory=dict)
     findings: dict[str, Finding] = field(default_factory=dict)
 
-    def worth_a_look(self, objective: Objective, key: int, count: int, nearest: float) -> bool:
-        """Counts the hits and says whether the nearest of them should be examined."""
+    def which(self, objective: Objective, key: int, distances: Sequence[float]) -> int | None:
+        """Counts the hits of one batch and says which of them should be examined, if any: the nearest, or, in every
+        second look, any: one key may hide several causes, and the nearest is always the same."""
         state = self.keys.setdefault((self._slot(objective), key), KeyState())
-        state.count += count
-        due = state.count >= 2**state.looked or nearest < CLOSER * state.nearest
-        if due:
-            state.looked += 1
-            state.nearest = min(state.nearest, nearest)
-        return due
+        state.count += len(distances)
+        at = min(range(len(distances)), key=lambda i: distances[i])
+        closer = distances[at] < CLOSER * state.nearest
+        if state.count < 2**state.looked and state.quiet >= PATIENCE and not closer:
+            if state.cause in self.findings:
+                self.findings[state.cause].count += len(distances)
+            return None
+        state.looked += 1
+        state.nearest = min(state.nearest, distances[at])
+        return at if closer or state.looked % 2 else (state.looked * STRIDE) % len(distances)
 
     def examine(self, hit: Hit) -> Finding | None:
         """Returns the finding when the hit is a new cause, or a nearer case of a known one."""
@@ -98,8 +113,10 @@ class Examiner:
         text = self._text(cause, bad)
         far = distance(_one(hit.candidate), self._seed(hit))
         known = self.findings.get(text)
+        state = self.keys.setdefault((self._slot(hit.objective), hit.key), KeyState())
+        state.cause, state.quiet = text, state.quiet + 1 if known else 0
         if known is not None and not (far["linf"] < CLOSER * known.distance["linf"]):
-            known.count += 1
+            known.count += hit.count
             return None
         candidate, note = hit.candidate, ""
         if confirmation.status == "confirmed" and cause.symptom != "exception":
@@ -227,7 +244,7 @@ class Examiner:
             phase=cause.phase,
             site=bad.site if bad else None,
             severity=cause.severity,
-            count=known.count + 1 if known else 1,
+            count=known.count + hit.count if known else hit.count,
             details=dict(cause.details),
         )
         if bad is not None:

@@ -30,7 +30,7 @@ def learn(fuzzer: Fuzzer, groups: list[SeedGroup]) -> None:
     group = max(groups, key=lambda g: len(g.index))
     first = rows(group.batch, slice(0, fuzzer.most_rows))
     for i, objective in enumerate(fuzzer.objectives):
-        guarded = fuzzer.run(first, objective)
+        guarded = fuzzer.run(first, objective, most_crashes=size(first))
         if guarded.trace is None:
             continue
         objective.learn(guarded.trace, copy_rows(first, guarded.ran))
@@ -42,7 +42,7 @@ def _admit(fuzzer: Fuzzer, batch: Batch, index: list[int]) -> None:
     failing: set[int] = set()
     trace = None
     for objective in fuzzer.objectives[::-1]:  # the first one last: its trace is the one that coverage sees
-        guarded = fuzzer.run(batch, objective)
+        guarded = fuzzer.run(batch, objective, most_crashes=size(batch))  # no seed is passed over
         for row, error in guarded.crashed:
             failing.add(row)
             _examine(fuzzer, batch, row, index, objective, hash_of(error), error)
@@ -77,7 +77,7 @@ def _examine(
     error: Exception | None = None,
 ) -> None:
     """A seed that fails is a finding at distance 0; it is not mutated further."""
-    if fuzzer.examiner.worth_a_look(objective, key, 1, 0.0):
+    if fuzzer.examiner.which(objective, key, [0.0]) is not None:
         lone = copy_rows(batch, np.array([row]))
         anchors = fuzzer.parts.space.anchors(lone)
         fuzzer.examiner.examine(Hit(lone, anchors, index[row], None, SEED_MUTATOR, key, objective, error))

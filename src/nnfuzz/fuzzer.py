@@ -22,7 +22,7 @@ from nnfuzz.breed import COSTLY_FROM, LEAST_GROUP, Breeder, Brood, copy_rows
 from nnfuzz.corpus import Corpus
 from nnfuzz.examine import Examiner, Hit, hit_distances
 from nnfuzz.findings.confirm import exception_cause
-from nnfuzz.guard import Guarded, run_guarded, seed_all
+from nnfuzz.guard import MOST_CRASHES, Guarded, run_guarded, seed_all
 from nnfuzz.keeper import Keeper
 from nnfuzz.mutators import Bandit
 from nnfuzz.objectives import Objective, Verdict
@@ -171,11 +171,10 @@ class Fuzzer:
     def _report(
         self, brood: Brood, objective: Objective, at: list[int], *, key: int, error: Exception | None = None
     ) -> None:
-        far = hit_distances(brood.batch, brood.anchors, at[:256])
-        nearest = int(np.argmin(far))
-        if not self.examiner.worth_a_look(objective, key, len(at), far[nearest]):
+        which = self.examiner.which(objective, key, hit_distances(brood.batch, brood.anchors, at))
+        if which is None:
             return
-        row = at[nearest]
+        row = at[which]
         parent = int(brood.parents[row])
         self.examiner.examine(
             Hit(
@@ -187,15 +186,16 @@ class Fuzzer:
                 key=key,
                 objective=objective,
                 error=error,
+                count=len(at),
             )
         )
 
     # ------------------------------------------------------------------ small print
 
-    def run(self, batch: Batch, objective: Objective) -> Guarded:
+    def run(self, batch: Batch, objective: Objective, most_crashes: int = MOST_CRASHES) -> Guarded:
         """The model on a batch, its time taken."""
         began = time.perf_counter()
-        guarded = run_guarded(self.target, batch, objective.want)
+        guarded = run_guarded(self.target, batch, objective.want, most_crashes)
         self.stats.model_seconds += time.perf_counter() - began
         return guarded
 

@@ -25,7 +25,7 @@ class Guarded:
     crashed: list[tuple[int, Exception]] = field(default_factory=list)
 
 
-def run_guarded(target: Target, batch: Batch, want: Want) -> Guarded:
+def run_guarded(target: Target, batch: Batch, want: Want, most_crashes: int = MOST_CRASHES) -> Guarded:
     """Runs the batch; when the model raises, halves it until the candidates to blame stand alone.
 
     Out of memory is nobody's fault in particular: the halves are run one after the other and joined.
@@ -38,10 +38,9 @@ def run_guarded(target: Target, batch: Batch, want: Want) -> Guarded:
     except Exception as error:
         first: Exception = error
     crashed: list[tuple[int, Exception]] = []
-    traces: list[Trace] = []
-    ran: list[int] = []
+    parts: list[tuple[int, int, Trace]] = []
     pending = [(0, count, first)]
-    while pending and len(crashed) < MOST_CRASHES:
+    while pending and len(crashed) < most_crashes:
         start, stop, blamed = pending.pop()
         if stop - start == 1:
             crashed.append((start, blamed))
@@ -49,14 +48,15 @@ def run_guarded(target: Target, batch: Batch, want: Want) -> Guarded:
         middle = (start + stop) // 2
         for a, b in ((middle, stop), (start, middle)):
             try:
-                traces.append(target.run(rows(batch, slice(a, b)), want))
-                ran.extend(range(a, b))
+                parts.append((a, b, target.run(rows(batch, slice(a, b)), want)))
             except NnfuzzError:
                 raise
             except Exception as inner:
                 pending.append((a, b, inner))
-    trace = _join(traces)
-    return Guarded(trace, np.array(ran if trace is not None else [], np.int64), crashed)
+    parts.sort(key=lambda p: p[0])  # row i of the trace is the i-th candidate that ran
+    trace = _join([t for _, _, t in parts])
+    ran = [row for a, b, _ in parts for row in range(a, b)] if trace is not None else []
+    return Guarded(trace, np.array(ran, np.int64), crashed)
 
 
 def _join(traces: list[Trace]) -> Trace | None:

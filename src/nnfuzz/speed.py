@@ -13,8 +13,16 @@ PATIENCE = 0.15
 """Seconds for the whole measurement (one call a size at least): it is for the status line; benchmarks take longer."""
 
 
-def raw_rate(target: Target, group: SeedGroup, most_rows: int, patience: float = PATIENCE) -> float:
-    """Candidates per second of the model alone, at the best of three batch sizes, nothing watched."""
+def raw_rate(target: Target, group: SeedGroup, most_rows: int, patience: float = PATIENCE) -> float | None:
+    """Candidates per second of the model alone, at the best of three batch sizes, nothing watched; None when it
+    raises on some seed (a finding, which the first look has reported)."""
+    try:
+        return _best_rate(target, group, most_rows, patience)
+    except Exception:
+        return None
+
+
+def _best_rate(target: Target, group: SeedGroup, most_rows: int, patience: float) -> float:
     sizes = sorted({min(64, most_rows), max(1, most_rows // 4), most_rows})
     best = 0.0
     for count in sizes:
