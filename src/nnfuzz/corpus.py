@@ -240,9 +240,12 @@ class Corpus:
         return len(self) > self.most or self.bytes > self.most_bytes
 
     def evict(self, keep: set[int]) -> list[int]:
-        """Drops a quarter of the entries, the least useful: neither seeds, nor in ``keep`` (the frontier), nor among
-        the newest half; of the older ones every second, then more, oldest first. Returns the ids that went."""
+        """Drops a quarter of the entries, the least useful: neither seeds, nor anchors (a resumed run
+        must find them again), nor in ``keep`` (the frontier), nor among the newest half; of the older ones every second, then more, oldest first. Returns the ids that went."""
         ids = list(self)
+        keep = keep | {
+            int(i) for b in self.buckets.values() for i in b.ids[np.unique(b.anchor_rows, return_index=True)[1]]
+        }
         old = [i for i in ids[: len(ids) // 2] if self.parent[i] >= 0 and i not in keep]
         wanted = len(ids) // 4
         doomed = set((old[::2] + old[1::2])[:wanted])
@@ -262,9 +265,10 @@ class Corpus:
 
     def remember(self, ancestry: Mapping[int, tuple[int | None, str]]) -> None:
         """Fills in where evicted entries of an earlier session came from."""
-        for id_, (parent, mutator) in ancestry.items():
+        for id_, (parent, mutator) in sorted(ancestry.items()):
             if id_ < len(self.parent):
                 self.parent[id_], self.mutator[id_] = -1 if parent is None else parent, mutator
+                self.depth[id_] = 0 if parent is None else self.depth[parent] + 1
 
     def _fill_gap(self, id_: int) -> None:
         """Ids that were evicted before a resume leave blank meta data, so that lists stay indexed by id."""

@@ -97,7 +97,7 @@ class Schedule:
         return bucket, rng.integers(0, len(bucket), count)
 
     def _bucket(self, rng: np.random.Generator) -> Bucket:
-        buckets = list(self.corpus.buckets.values())
+        buckets = sorted(self.corpus.buckets.values(), key=lambda b: int(b.ids[0]))  # the same after a resume
         if len(buckets) == 1:
             return buckets[0]
         sizes = np.sqrt([len(b) for b in buckets])  # rare shapes get more than their share
