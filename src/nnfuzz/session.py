@@ -18,6 +18,7 @@ import torch
 import nnfuzz
 from nnfuzz import firstlook, gradient
 from nnfuzz.breed import Breeder
+from nnfuzz.checkpoint import restore
 from nnfuzz.corpus import Corpus
 from nnfuzz.coverage import COVERAGES
 from nnfuzz.examine import Examiner
@@ -30,7 +31,6 @@ from nnfuzz.jobs import Job, make_job
 from nnfuzz.keeper import Keeper
 from nnfuzz.mutators import MUTATORS, Bandit, Mutator
 from nnfuzz.report.base import Reporter, RunInfo, SilentReporter
-from nnfuzz.checkpoint import restore
 from nnfuzz.run import Run
 from nnfuzz.schedule import Frontier, Schedule
 from nnfuzz.seeds import SeedGroup, Seeds
@@ -69,8 +69,6 @@ class Session:
         store: RunStore | NullStore | None = None,
     ):
         settings.check()
-        if settings.flush_denormal and not torch.set_flush_denormal(True):
-            raise nnfuzz.UsageError("flush_denormal was asked for, but this processor cannot flush subnormals")
         self.settings, self.reporter = settings, reporter or SilentReporter()
         self.job: Job = make_job(settings, model, model_b, seeds)
         self.out, self.store = out, store
@@ -79,7 +77,7 @@ class Session:
         """Fuzzes until a limit; Ctrl-C ends it cleanly after the batch in hand."""
         random_state = torch.get_rng_state()
         try:
-            with self.job.target_session():
+            with subnormals_flushed(self.settings.flush_denormal), self.job.target_session():
                 return self._run(resume)
         finally:
             torch.set_rng_state(random_state)
@@ -259,6 +257,19 @@ def most_rows(target: Any, groups: list[SeedGroup]) -> int:
     side = getattr(target, "a", target)
     most = MOST_ROWS.get(getattr(side, "drive", "rows"), 512)
     return max(8, min(most, 1 << int(np.log2(max(1, BATCH_BYTES // max(1, widest))))))
+
+
+@contextmanager
+def subnormals_flushed(asked: bool) -> Iterator[None]:
+    """The processor's own switch, put back at the end: the caller's numbers are none of the run's business."""
+    before = float(torch.tensor([1e-40]) * 1.0) == 0.0
+    if asked and not torch.set_flush_denormal(True):
+        raise nnfuzz.UsageError("flush_denormal was asked for, but this processor cannot flush subnormals")
+    try:
+        yield
+    finally:
+        if asked:
+            torch.set_flush_denormal(before)
 
 
 @contextmanager
