@@ -31,13 +31,30 @@ class Disagreement(Objective):
     def __init__(self, compare: str | Callable[..., Any] = "argmax", *, ties: bool = False):
         self.compare_name = compare if isinstance(compare, str) else getattr(compare, "__name__", "custom")
         self._compare, self.ties = comparison(compare), ties
+        self._by_design: tuple[dict[str, Tensor], dict[str, Tensor]] = ({}, {})
         self.has_margin = self.compare_name.partition(":")[0] in ("argmax", "topk", "threshold")
+
+    def learn(self, trace: Trace, batch: Batch) -> None:
+        """Infinities that both sides give in the same place for every seed are there by design (a mask of −inf)."""
+        a, b = (floating(side) for side in sides(trace))
+        for (name_a, x), (name_b, y) in zip(a.items(), b.items(), strict=False):
+            if x.shape == y.shape:
+                design = (flat(x).isinf() & (flat(x) == flat(y))).all(0)
+                self._by_design[0][name_a] = self._by_design[1][name_b] = design
+
+    def _without_design(self, named: dict[str, Tensor], side: int) -> dict[str, Tensor]:
+        settled = {}
+        for name, t in floating(named).items():
+            values, design = flat(t), self._by_design[side].get(name)
+            fits = design is not None and len(design) == values.shape[1] and bool(design.any())
+            settled[name] = values.masked_fill(design & values.isinf(), 0) if fits and design is not None else values
+        return settled or named
 
     def judge(self, trace: Trace, batch: Batch) -> Verdict:
         a, b = sides(trace)
         compared = self._compare(a, b)
         hits = compared.differ if self.ties else compared.differ & ~compared.tie
-        broken_a, broken_b = _broken(a), _broken(b)
+        broken_a, broken_b = _broken(self._without_design(a, 0)), _broken(self._without_design(b, 1))
         one_sided = broken_a != broken_b
         hits = (hits & ~(broken_a & broken_b)) | one_sided
         keys = compared.keys if compared.keys is not None else torch.zeros(len(hits), dtype=torch.long)
@@ -46,9 +63,9 @@ class Disagreement(Objective):
     def cause(self, trace: Trace, batch: Batch) -> Cause:
         a, b = sides(trace)
         compared = self._compare(a, b)
-        for broken, whole, name in ((a, b, "A"), (b, a, "B")):
-            symptom = _symptom(broken)
-            if symptom and not _symptom(whole):
+        symptoms = [_symptom(self._without_design(named, side)) for side, named in enumerate((a, b))]
+        for (symptom, other), name in ((symptoms, "A"), (symptoms[::-1], "B")):
+            if symptom and not other:
                 text = f"{symptom} in {name} only"
                 return Cause(symptom, text, details={"broken side": name}, trace_site=name == "A")
         details: dict[str, Any] = {"compare": self.compare_name}
