@@ -173,7 +173,10 @@ def _given_range(name: str, given: Any, dtype: torch.dtype) -> tuple[Tensor, Ten
     info = torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype)
     wide = [w.clamp(info.min, info.max) for w in wide]
     if not dtype.is_floating_point:
-        wide = [w if not w.is_floating_point() else w.double().ceil() if i == 0 else w.double().floor() for i, w in enumerate(wide)]
+        wide = [
+            w if not w.is_floating_point() else w.double().ceil() if i == 0 else w.double().floor()
+            for i, w in enumerate(wide)
+        ]
     return wide[0].to(dtype), wide[1].to(dtype)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,9 @@ from nnfuzz.space import Batch, rows, signature, size
 
 MOST_SEEDS = 10_000
 """More seeds than this are thinned evenly: beyond it the first look at them takes longer than it teaches."""
+
+MOST_ITEMS = 1024
+"""Of a Dataset or DataLoader, which may be endless, about so many items are taken."""
 
 
 @dataclass
@@ -88,6 +92,8 @@ def _without_strangers(seeds: Any, model: Callable[..., Any], notes: list[str]) 
 def _from_list(seeds: list[Any], model: Callable[..., Any], notes: list[str]) -> Seeds:
     form = CallForm.of(model, seeds[0])
     by_shape: dict[Any, tuple[list[Batch], list[int]]] = {}
+    if len(seeds) > MOST_SEEDS:
+        notes.append(f"{len(seeds):,} seeds were given; the first {MOST_SEEDS:,} are used")
     for i, candidate in enumerate(seeds[:MOST_SEEDS]):
         flat = flatten(candidate, form)
         key = (signature({n: t[None] for n, t in flat.items()}), tuple(t.dtype for t in flat.values()))
@@ -103,19 +109,19 @@ def _from_list(seeds: list[Any], model: Callable[..., Any], notes: list[str]) ->
 
 def _from_data_source(seeds: Any, model: Callable[..., Any], notes: list[str]) -> Any:
     """A DataLoader's batches joined, a Dataset's items stacked; labels that the model does not take are dropped."""
-    from torch.utils.data import DataLoader, Dataset
+    from torch.utils.data import DataLoader, Dataset, IterableDataset
 
     if isinstance(seeds, DataLoader):
         taken, total = [], 0
         for batch in seeds:
             taken.append(_tensors(batch))
             total += len(next(iter(_leaves(taken[-1]))))
-            if total >= 1024:
+            if total >= MOST_ITEMS:
                 break
         joined = _combine(taken, torch.cat)
     elif isinstance(seeds, Dataset):
-        count = min(len(seeds), 1024)  # type: ignore[arg-type]
-        joined = _combine([_tensors(seeds[i]) for i in range(count)], torch.stack)
+        items = seeds if isinstance(seeds, IterableDataset) else (seeds[i] for i in range(len(seeds)))  # type: ignore[arg-type]
+        joined = _combine([_tensors(item) for item in islice(items, MOST_ITEMS)], torch.stack)
     else:
         return seeds
     names, _, any_position = parameters(model)
