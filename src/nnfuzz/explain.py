@@ -15,6 +15,8 @@ from nnfuzz.rerun import job_of
 
 _NOWHERE = Path("/", "nnfuzz", "no", "directory")
 """Stands for the directory of a finding that was never saved."""
+_TOLD_BY_ITSELF = ("fuzz", "rows")
+"""Jobs whose findings hold all that can be said: only the user's objective knows what is wrong."""
 
 
 def explain(
@@ -33,17 +35,17 @@ def explain(
     place = _NOWHERE if isinstance(finding, Finding) else Path(finding)
     if not isinstance(finding, Finding):
         finding = load_finding(place)
+    if finding.details.get("run", {}).get("job") in _TOLD_BY_ITSELF:
+        return "\n".join(told_other(finding))
     if finding.call is None:
         raise UsageError(f"{finding.id} does not say how its inputs are passed to the model, so it cannot be rerun")
     job = job_of(finding, place, model, model_b)
     with job.target_session():
         job.prepare()
-        if finding.objective == "nonfinite" or (finding.symptom == "exception" and job.settings.job == "nan"):
-            lines = told_nonfinite(finding, job, seconds=seconds, inputs=inputs)
-        elif job.settings.job == "diff":
+        if job.settings.job == "diff":
             lines = told_disagreement(finding, job)
         else:
-            lines = told_other(finding)
+            lines = told_nonfinite(finding, job, seconds=seconds, inputs=inputs)
     return "\n".join(lines)
 
 

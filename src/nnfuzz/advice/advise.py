@@ -11,6 +11,7 @@ from nnfuzz.advice.remedy import Remedy, dtype_of, remedies_for
 from nnfuzz.advice.source import code_line
 from nnfuzz.advice.verify import (
     Case,
+    Check,
     Verification,
     gradients_finite,
     same_place,
@@ -28,6 +29,7 @@ DEPTH = 3
 """Repairs together, where one failure hides another."""
 TRIES = 60
 """Runs of the failing inputs altogether."""
+OUT_OF_REACH = "it could not be put in place here: the operation runs inside a scripted program"
 
 
 @dataclass
@@ -109,6 +111,9 @@ def _best_variant(case: Case, bad: BadOp, remedy: Remedy, budget: _Budget) -> Pr
         if not budget.spend():
             break
         repairs, verification = _repaired(case, [Repair(bad.site, remedy, eps)], budget)
+        if not repairs[0].reachable and _plausible(remedy, bad):
+            verification = Verification([Check("inputs", False, OUT_OF_REACH)])
+            return Proposal(remedy, repairs, _worded(repairs), _coded(repairs), verification)
         if not repairs[0].fired:
             continue
         last = Proposal(remedy, repairs, _worded(repairs), _coded(repairs), verification)
@@ -117,6 +122,14 @@ def _best_variant(case: Case, bad: BadOp, remedy: Remedy, budget: _Budget) -> Pr
         if last.verified:
             return last
     return last
+
+
+def _plausible(remedy: Remedy, bad: BadOp) -> bool:
+    """Whether a remedy may be named where it cannot be tried: what needs a pattern only if the chain shows it."""
+    if remedy.kind != "exact":
+        return True
+    made = [link.site.op for link in bad.chain if link.site is not None]
+    return remedy.id == "log.softmax" and any(op in ("softmax", "sigmoid") for op in made)
 
 
 def _repaired(case: Case, repairs: list[Repair], budget: _Budget) -> tuple[list[Repair], Verification]:

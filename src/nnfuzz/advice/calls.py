@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from nnfuzz.probe.sites import Place, Site, plain_name
@@ -53,7 +54,10 @@ class TorchCall:
 
     @staticmethod
     def of(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], place: Place) -> TorchCall:
-        name = call_name(getattr(func, "__name__", "?"))
+        own = (
+            func.overloadpacket.__name__ if isinstance(func, torch._ops.OpOverload) else getattr(func, "__name__", "?")
+        )
+        name = call_name(own)
         swapped = name in _SWAPPED and len(args) >= 2
         if swapped:
             name, args = _SWAPPED[name], (args[1], args[0], *args[2:])

@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_map
 
 from nnfuzz.advice.calls import TorchCall
 from nnfuzz.advice.patching import Here
-from nnfuzz.advice.remedy import Remedy, add, is_half
+from nnfuzz.advice.remedy import Remedy, add, is_half, off_zero
 from nnfuzz.probe.first_bad import BadOp
 
 _HALVES = (torch.float16, torch.bfloat16)
@@ -43,6 +43,15 @@ def _in_float32(made: TorchCall, here: Here, depth: int) -> Any:
 def _island(call: TorchCall, here: Here) -> Any:
     """The operation and what led to it in float32, the result cast back."""
     return _cast_back(_in_float32(call, here, _DEPTH), call)
+
+
+def _guarded_island(call: TorchCall, here: Here) -> Any:
+    """A quotient as an island, its denominator kept off zero where float32 can hold that."""
+    args = tuple(_wide(a, here, _DEPTH) for a in call.args)
+    if call.name != "div" or len(args) < 2 or not isinstance(args[1], Tensor) or args[1].dtype is not torch.float32:
+        return None
+    made = TorchCall(call.name, call.func, args, call.kwargs, call.place, swapped=call.swapped)
+    return _cast_back(made.on((args[0], off_zero(args[1], here.eps), *args[2:])), call)
 
 
 def _cast_back(out: Any, call: TorchCall) -> Any:
@@ -87,6 +96,12 @@ add(Remedy(
     "are too small for half precision",
     _island, applies=is_half,
     code="compute the line in float32: call it on x.float(), then cast the result with .to(x.dtype)",
+))  # fmt: skip
+add(Remedy(
+    "half.island_guard", ("div",), "precision",
+    "compute the quotient and what leads to it in float32, with its denominator kept at {eps} or more there",
+    _guarded_island, applies=is_half, eps=lambda _: (1e-12,),
+    code="in float32: {0} / {1}.clamp(min={eps}), then .to(x.dtype)",
 ))  # fmt: skip
 add(Remedy(
     "half.onward", _BIG, "precision",

@@ -23,7 +23,7 @@ def log_of(t: Any, trail: Trail) -> Tensor | None:
     None where some part is not known to be positive and finite in its logarithm.
     """
     made = trail.maker(t)
-    if made is None or made.first is None:
+    if made is None:
         return None
     rule = _RULES.get(made.name)
     if rule is not None:

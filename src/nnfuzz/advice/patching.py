@@ -12,17 +12,25 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
+from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
 
 from nnfuzz.advice.calls import TorchCall, Trail, opened
 from nnfuzz.probe.first_bad import call, eager
-from nnfuzz.probe.modules import ModuleStack, Program, restored_random_state
+from nnfuzz.probe.modules import (
+    ModuleStack,
+    Program,
+    restored_buffers,
+    restored_gradients,
+    restored_random_state,
+)
 from nnfuzz.probe.sites import Locator, Place, Site, op_name
 
 if TYPE_CHECKING:
@@ -31,12 +39,18 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class Repair:
-    """A remedy at a site, with its number where it needs one. `fired`: how often it answered a call."""
+    """A remedy at a site, with its number where it needs one.
+
+    names:     torch functions that run the failing operation there.
+    reachable: whether any call was seen there at all; none is where the operation runs inside TorchScript.
+    fired:     how often it answered a call.
+    """
 
     site: Site
     remedy: Remedy
     eps: float | None = None
     names: frozenset[str] = frozenset()
+    reachable: bool = True
     fired: int = 0
 
     def stands_at(self, place: Place, module: str) -> bool:
@@ -69,7 +83,7 @@ def patched(fn: Callable[..., Any], repairs: Sequence[Repair]) -> Callable[..., 
 
     @functools.wraps(fn, assigned=(), updated=())
     def program(*args: Any, **kwargs: Any) -> Any:
-        return _under(_Rewriting, fn, args, kwargs, repairs)[0]
+        return _under(_Rewriting, fn, args, kwargs, repairs)
 
     return program
 
@@ -78,37 +92,57 @@ def find_calls(fn: Callable[..., Any], args: Any, kwargs: Any, repairs: Sequence
     """Finds out, by watching one run, which torch functions at the sites run the failing operation."""
     unknown = [r for r in repairs if not r.names]
     if unknown:
-        with restored_random_state(), torch.enable_grad():
-            for repair, found in zip(unknown, names_at(fn, args, kwargs, unknown), strict=True):
-                repair.names = found
+        program = Program.of(fn, (*args, *kwargs.values()))
+        copies, named = tree_map(lambda x: x.detach().clone() if isinstance(x, Tensor) else x, (args, dict(kwargs)))
+        with ExitStack() as stack:
+            for kept in (restored_random_state(), restored_buffers(program), restored_gradients(program)):
+                stack.enter_context(kept)
+            stack.enter_context(torch.enable_grad())
+            found_names = names_at(fn, copies, named, unknown)
+        for repair, found in zip(unknown, found_names, strict=True):
+            repair.reachable = bool(found)
+            repair.names = found or frozenset({repair.site.op})
 
 
 def names_at(fn: Callable[..., Any], args: Any, kwargs: Any, repairs: Sequence[Repair]) -> list[frozenset[str]]:
     """For each repair the plain names of the torch functions at its place within which its operation runs; all of the
-    functions at the place when none does (the name of a gradient's operation may differ)."""
-    try:
-        _, mode = _under(_Listing, fn, args, kwargs, repairs)
-    except Exception:  # a program that cannot be run under no_grad (it calls autograd itself) names its operation
-        return [frozenset({r.site.op}) for r in repairs]
+    functions at the place when none does (the name of a gradient's operation may differ); none where no call is seen.
+    """
+    mode = _listed(fn, args, kwargs, repairs)
     found = []
     for i, repair in enumerate(repairs):
         seen: dict[str, set[str]] = mode.seen[i]
         exact = frozenset(name for name, ops in seen.items() if repair.site.op in ops or name == repair.site.op)
-        found.append(exact or frozenset(seen) or frozenset({repair.site.op}))
+        found.append(exact or frozenset(seen))
     return found
 
 
-def _under(kind: Any, fn: Callable[..., Any], args: Any, kwargs: Any, repairs: Sequence[Repair]) -> tuple[Any, Any]:
+def _under(kind: Any, fn: Callable[..., Any], args: Any, kwargs: Any, repairs: Sequence[Repair]) -> Any:
+    _, stack = _entered(kind, fn, args, kwargs, repairs)
+    with stack:
+        return call(fn, args, kwargs)
+
+
+def _listed(fn: Callable[..., Any], args: Any, kwargs: Any, repairs: Sequence[Repair]) -> _Listing:
+    mode, stack = _entered(_Listing, fn, args, kwargs, repairs)
+    # A program that raises because of its NaN has still made the calls up to there.
+    with stack, suppress(Exception):
+        call(fn, args, kwargs)
+    return cast(_Listing, mode)
+
+
+def _entered(
+    kind: Any, fn: Callable[..., Any], args: Any, kwargs: Any, repairs: Sequence[Repair]
+) -> tuple[Mode, ExitStack]:
     program = Program.of(fn, (*args, *kwargs.values()))
-    needs_modules = any(r.site.file is None for r in repairs)
     modules = ModuleStack(program)
-    mode = kind(Locator(call.__code__, program.graphs, False), modules, repairs)
-    with ExitStack() as stack:
-        stack.enter_context(eager())
-        if needs_modules:
-            stack.enter_context(modules.entered())
-        stack.enter_context(mode)
-        return call(fn, args, kwargs), mode
+    mode: Mode = kind(Locator(call.__code__, program.graphs, False), modules, repairs)
+    stack = ExitStack()
+    stack.enter_context(eager())
+    if any(r.site.file is None for r in repairs):
+        stack.enter_context(modules.entered())
+    stack.enter_context(mode)
+    return mode, stack
 
 
 class Mode(TorchFunctionMode):
@@ -118,6 +152,7 @@ class Mode(TorchFunctionMode):
         super().__init__()
         self._locator, self._modules, self.repairs = locator, modules, repairs
         self.trail = Trail()
+        self._open: set[tuple[Any, ...]] = set()  # entered now: one that comes again asked in a way we did not blind
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -127,9 +162,14 @@ class Mode(TorchFunctionMode):
         if name in ("__get__", "__set__", "__delete__", "backward"):
             return func(*args, **kwargs)
         inner = opened(func)
-        if inner is not None:
-            with self:
-                return inner(*args, **kwargs)
+        same = (func, *map(id, args))
+        if inner is not None and same not in self._open:
+            self._open.add(same)
+            try:
+                with self:
+                    return inner(*args, **kwargs)
+            finally:
+                self._open.discard(same)
         made = TorchCall.of(func, args, kwargs, self._locator.locate(sys._getframe(1)))
         out = self.answer(made, args, kwargs)
         self.trail.note(out, made)

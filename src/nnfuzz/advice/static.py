@@ -109,7 +109,7 @@ def lost_constant(made: TorchCall, _: Trail) -> str | None:
             return f"the constant {c:g} is 0 in {_short(x.dtype)}, so it guards nothing: use {enough:g} or more"
         if made.name != "sub" and 0 < abs(c) < 1 and abs(float(torch.tensor(c, dtype=x.dtype))) == 1:
             one = -1 if c < 0 else 1
-            return f"the bound {c:.17g} rounds to {one} in {_short(x.dtype)}: leave 1 by {_eps(x.dtype):g}"
+            return f"the bound {c!r} rounds to {one} in {_short(x.dtype)}: leave 1 by {_eps(x.dtype):g}"
     return None
 
 

@@ -1,0 +1,158 @@
+"""`nnfuzz.explain`: from a finding to its text."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import nnfuzz
+from nnfuzz.advice.layers import Layer, compare_layers, first_jump, relative, table
+
+SEEDS = torch.rand(4, 3, generator=torch.Generator().manual_seed(0))
+
+
+def loss(z: Tensor) -> Tensor:
+    p = torch.softmax(z, -1)
+    return -torch.log(p).mean(-1)
+
+
+def length(x: Tensor) -> Tensor:
+    return x.pow(2).sum(-1).sqrt()
+
+
+class Net(nn.Module):
+    """Two layers, on which a copy can differ."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second = nn.Linear(3, 8), nn.Linear(8, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(torch.relu(self.first(x)))
+
+
+class Bent(nn.Module):
+    """Like a ReLU, but wrong above 3."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.where(x > 3, -x, x)
+
+
+def found(model: Any, **more: Any) -> nnfuzz.Run:
+    run = nnfuzz.find_nans(model, SEEDS, max_inputs=3000, max_seconds=5, stop_on_first=True, **more)
+    assert run.findings
+    return run
+
+
+def test_a_nan_is_explained_from_its_directory(tmp_path: Path) -> None:
+    run = found(loss, ranges=(-100, 100), out=tmp_path / "run")
+    text = nnfuzz.explain(tmp_path / "run" / "findings" / run.findings[0].id, loss, seconds=0.3, inputs=300)
+    for part in (
+        "first bad operation: log at test_advice_explain.py:",
+        "underflow in float32",
+        "return -torch.log_softmax(z, -1).mean(-1)",
+        "[log.softmax]",
+        "the seeds agree within",
+        "searched again: nothing more at that site",
+        f"torch {torch.__version__}",
+        "log_softmax of the logits cannot",
+        "lineage: seed",
+    ):
+        assert part in text, text
+    assert text.index("[log.softmax]") < text.index("[log.clamp]")
+
+
+def test_a_gradient_is_explained_from_memory() -> None:
+    run = found(length, ranges=(-1, 1), phase="backward")
+    text = nnfuzz.explain(run.findings[0], length, seconds=0.3, inputs=300)
+    assert "first bad operation: gradient of sqrt" in text
+    assert "finite outputs and gradients" in text
+    assert "vector_norm" in text
+
+
+def test_searches_can_be_left_out() -> None:
+    run = found(loss, ranges=(-100, 100))
+    text = nnfuzz.explain(run.findings[0], loss, inputs=0)
+    assert "[log.softmax]" in text
+    assert "searched again" not in text
+
+
+def test_the_model_must_be_given_when_the_finding_does_not_know_it(tmp_path: Path) -> None:
+    run = found(loss, ranges=(-100, 100), out=tmp_path / "run")
+    with pytest.raises(nnfuzz.UsageError, match="pass model="):
+        nnfuzz.explain(tmp_path / "run" / "findings" / run.findings[0].id)
+
+
+def test_a_finding_that_was_repaired_says_so() -> None:
+    run = found(loss, ranges=(-100, 100))
+    text = nnfuzz.explain(run.findings[0], lambda z: -torch.log_softmax(z, -1).mean(-1), inputs=0)
+    assert "every operation is finite" in text
+
+
+def test_a_disagreement_shows_where_the_layers_part() -> None:
+    model = Net()
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        other.second.weight[0] += 0.5
+    run = nnfuzz.diff(model, other, SEEDS, max_inputs=3000, max_seconds=5, stop_on_first=True)
+    assert run.findings
+    text = nnfuzz.explain(run.findings[0], model, other)
+    for part in ("A says", "B says", "margin", "largest output difference", "layer by layer", "second", "lineage"):
+        assert part in text, text
+
+
+def test_a_property_is_told_without_the_model() -> None:
+    def violated(out: Tensor, inputs: Any) -> Tensor:
+        return out > 2.5
+
+    run = nnfuzz.fuzz(
+        lambda x: x.sum(-1),
+        SEEDS,
+        objective=violated,
+        ranges=(0, 1),
+        max_inputs=3000,
+        max_seconds=5,
+        stop_on_first=True,
+    )
+    assert run.findings
+    text = nnfuzz.explain(run.findings[0])
+    assert "cause: " in text
+    assert "distance to seed" in text
+
+
+# --------------------------------------------------------------------------------------------- layers
+
+
+def test_the_first_layer_that_jumps_is_named() -> None:
+    def build(bend: bool) -> nn.Sequential:
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(3, 4), Bent() if bend else nn.Identity(), nn.Linear(4, 2))
+
+    a, b = build(False), build(True)
+    layers = compare_layers(a, a, b, b, torch.full((1, 3), 20.0), torch.full((1, 3), 0.1))
+    assert [x.name for x in layers] == ["0", "1", "2"]
+    jump = first_jump(layers, 1e-7)
+    assert jump is not None
+    assert jump.name == "1"
+    assert layers[0].here == 0
+
+
+def test_models_without_common_layers_give_no_table() -> None:
+    assert compare_layers(loss, loss, length, length, SEEDS, SEEDS) == []
+
+
+def test_long_tables_lose_their_middle() -> None:
+    lines = table([Layer(str(i), "Linear", 0.0, 0.0) for i in range(100)], most=10)
+    assert len(lines) == 12
+    assert "…" in lines
+
+
+def test_a_difference_in_what_is_finite_is_infinite() -> None:
+    assert relative(torch.tensor([1.0]), torch.tensor([float("nan")])) == float("inf")
+    assert relative(torch.tensor([2.0]), torch.tensor([1.0])) == 0.5
