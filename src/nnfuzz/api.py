@@ -119,7 +119,7 @@ def fuzz(
     model: Model,
     seeds: Any,
     *,
-    objective: Callable[..., Any],
+    objective: Callable[..., Any] | str,
     max_inputs: int | None = 100_000,
     max_seconds: float | None = 60,
     reporter: Reporter | None = None,
@@ -129,6 +129,8 @@ def fuzz(
 ) -> Run:
     """Searches for inputs that violate any property: ``objective(outputs, inputs)`` returns a bool mask with one
     element a candidate (True = violated), or ``(mask, score)`` with a score that grows toward a violation.
+    The word "dead-gradient" instead: the model is a loss, and what is searched is where it is large while its gradient
+    vanishes or points the wrong way (see ``objectives.dead_gradient``).
     Other arguments as in ``find_nans``."""
     settings = _settings(
         "fuzz", more, objective=objective, max_inputs=max_inputs, max_seconds=max_seconds, context=context
@@ -185,9 +187,9 @@ def resume(
         context = manifest.get("context", {})
         settings = Settings.from_json(
             manifest["settings"],
-            objective=objective or object_by_name(context.get("objective")),
-            compare=compare or object_by_name(context.get("compare")),
-            constraint=constraint or object_by_name(context.get("constraint")),
+            objective=objective or object_by_name(context, "objective"),
+            compare=compare or object_by_name(context, "compare"),
+            constraint=constraint or object_by_name(context, "constraint"),
             max_inputs=max_inputs,
             max_seconds=max_seconds,
             stop_on_first=stop_on_first,

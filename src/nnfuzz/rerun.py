@@ -116,13 +116,13 @@ def _settings_of(finding: Finding, place: Path) -> Settings:
 
     run = finding.details.get("run", {})
     live = {
-        "objective": object_by_name(run.get("objective")),
-        "compare": object_by_name(run.get("compare")) if ":" in str(run.get("compare")) else None,
+        "objective": object_by_name(run, "objective"),
+        "compare": object_by_name(run, "compare"),
     }
     manifest = place.resolve().parent.parent / "run.json"
     if manifest.is_file():
         data = from_json(manifest)
-        live["constraint"] = object_by_name(data.get("context", {}).get("constraint"))
+        live["constraint"] = object_by_name(data.get("context", {}), "constraint")
         settings = Settings.from_json(data["settings"], **live)
         settings.context = data.get("context", {})
     else:
@@ -130,7 +130,7 @@ def _settings_of(finding: Finding, place: Path) -> Settings:
         settings = Settings(
             job=run.get("job", "nan"), ranges=ranges, as_=run.get("as_"), ties=bool(run.get("ties")),
             train=bool(run.get("train")), tolerance=tuple(run.get("tolerance", (1e-5, 1e-4))),
-            compare=live["compare"] or run.get("compare") or "argmax", objective=live["objective"],
+            compare=live["compare"] or run.get("compare") or "argmax", objective=live["objective"] or run.get("objective"),
             flush_denormal=bool(run.get("flush_denormal")), context=run,
         )  # fmt: skip
     settings.unit = run.get("unit", "auto") if run.get("unit") != "batch" else "auto"
@@ -149,6 +149,7 @@ def _learn_from_seed(job: Job, objective: Any, finding: Finding) -> None:
     guarded = run_guarded(job.target, batch, objective.want)
     if guarded.trace is not None:
         objective.learn(guarded.trace, batch)
+    objective.recall(finding.details)
 
 
 def _candidate(finding: Finding, job: Job) -> Batch:
@@ -166,19 +167,22 @@ def model_by_name(context: dict[str, Any], which: str, place: str | Path) -> Cal
     spec = context.get(which)
     if not spec:
         raise UsageError(f"{place} was made in Python, so it does not know its model: pass {which}=…")
-    from nnfuzz.loading import load_model
+    from nnfuzz.loading import load_model, started_in
 
-    model: Callable[..., Any] = load_model(spec, trust=bool(context.get("trust", False)))
+    with started_in(context.get("cwd")):
+        model: Callable[..., Any] = load_model(spec, trust=bool(context.get("trust", False)))
     return model
 
 
-def object_by_name(spec: Any) -> Any:
+def object_by_name(context: dict[str, Any], which: str) -> Any:
     """A function named on the command line (``pkg.mod:fn``), None when there is none."""
+    spec = context.get(which)
     if not isinstance(spec, str) or ":" not in spec or spec.split(":")[0] in _COMPARISONS:
         return None
-    from nnfuzz.loading import load_object
+    from nnfuzz.loading import load_object, started_in
 
-    return load_object(spec)
+    with started_in(context.get("cwd")):
+        return load_object(spec)
 
 
 _COMPARISONS = ("argmax", "topk", "threshold", "allclose", "cosine")

@@ -239,6 +239,8 @@ class Session:
             max_seconds=settings.max_seconds,
             settings={
                 "coverage": settings.coverage,
+                "watch": settings.watch,
+                "gradients": fuzzer.parts.climber is not None,
                 "batch": fuzzer.most_rows,
                 "mutators": len(fuzzer.parts.bandit.names),
             },

@@ -71,17 +71,17 @@ def run(
     say(f"it names {share:.1%} of 1,000 held-out images right; {out}/model.py and seeds.npz are yours to look at")
     seeds = write_project(out, model)
     make = reporter or (lambda: None)  # type: ignore[return-value]
-    say("1. inputs in [-1, 1] that make the hand-written cross-entropy not finite")
+    say("\n1. inputs in [-1, 1] that make the hand-written cross-entropy not finite")
     spec = f"{out}/model.py:unsafe"
     nan = find_nans(
         load_model(spec), seeds, ranges={"image": (-1, 1)}, kinds={"label": "onehot"}, fixed=["label"],
-        max_inputs=200_000, max_seconds=max_seconds, out=out / "nan", reporter=make(), context={"model": spec},
+        max_inputs=200_000, max_seconds=max_seconds, out=out / "nan", reporter=make(), context={"model": spec, "cwd": str(Path.cwd())},
     )  # fmt: skip
-    say("2. images within 0.4 of a real one that a float16 copy of the classifier names otherwise")
+    say("\n2. images within 0.4 of a real one that a float16 copy of the classifier names otherwise")
     spec = f"{out}/model.py:classifier"
     half = diff(
         load_model(spec), None, {"image": seeds["image"]}, as_="fp16", ranges=(-1, 1), eps=0.4,
-        max_inputs=200_000, max_seconds=max_seconds, out=out / "fp16", reporter=make(), context={"model": spec},
+        max_inputs=200_000, max_seconds=max_seconds, out=out / "fp16", reporter=make(), context={"model": spec, "cwd": str(Path.cwd())},
     )  # fmt: skip
     return [nan, half]
 
