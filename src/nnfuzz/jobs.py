@@ -12,7 +12,8 @@ import torch
 from nnfuzz.errors import UsageError
 from nnfuzz.gradient import Guide, ScoreGuide, SiteGuide
 from nnfuzz.inputs import listed
-from nnfuzz.objectives import Disagreement, NonFinite, Objective, Property
+from nnfuzz.objectives import DeadGradient, Disagreement, NonFinite, Objective, Property
+from nnfuzz.objectives.dead_gradient import check_loss, differentiated
 from nnfuzz.objectives.rows import RowsDiffer
 from nnfuzz.seeds import SeedGroup, Seeds, read_seeds
 from nnfuzz.settings import Settings
@@ -135,17 +136,34 @@ class NanJob(Job):
 
 
 class FuzzJob(Job):
-    """Any property of outputs and inputs."""
+    """Any property of outputs and inputs; or a loss whose gradient dies."""
 
     def objectives(self) -> list[Objective]:
+        if self.settings.objective == DeadGradient.name:
+            return [self._dead_gradient()]
         if not callable(self.settings.objective):
             raise UsageError(
                 f"the objective is {self.settings.objective!r}, but a function fn(outputs, inputs) that returns a bool "
-                "mask, or (mask, score), is needed"
+                f"mask, or (mask, score), or the name {DeadGradient.name!r} is needed"
             )
         return [Property(self.settings.objective, per_candidate=self.side.unit == "batch")]
 
+    def _dead_gradient(self) -> DeadGradient:
+        """Raises ``UsageError`` when the model is no loss."""
+        batch = max(self.seeds.groups, key=lambda g: len(g.index)).batch
+        first = {n: t[:1].to(self.side.device) for n, t in batch.items()}
+        check_loss(self.side.run(first, Want(layers=False)), 1)
+        form, settings = self.given.form, self.settings
+        fixed = [form.resolve(n, "fixed") for n in settings.fixed]
+        kinds = {form.resolve(n, "kinds"): kind for n, kind in (settings.kinds or {}).items()}
+        by = differentiated(batch, fixed, kinds)
+        if not by and not self.side.parameters:
+            raise UsageError("dead-gradient needs a floating-point input or parameters to differentiate the loss by")
+        return DeadGradient(self.side, by)
+
     def searched(self) -> str:
+        if self.settings.objective == DeadGradient.name:
+            return "a large loss whose gradient vanishes or points the wrong way"
         return f"inputs that violate {getattr(self.settings.objective, '__name__', 'the objective')}"
 
 

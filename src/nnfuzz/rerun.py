@@ -130,7 +130,8 @@ def _settings_of(finding: Finding, place: Path) -> Settings:
         settings = Settings(
             job=run.get("job", "nan"), ranges=ranges, as_=run.get("as_"), ties=bool(run.get("ties")),
             train=bool(run.get("train")), tolerance=tuple(run.get("tolerance", (1e-5, 1e-4))),
-            compare=live["compare"] or run.get("compare") or "argmax", objective=live["objective"] or run.get("objective"),
+            compare=live["compare"] or run.get("compare") or "argmax",
+            objective=live["objective"] or run.get("objective"),
             flush_denormal=bool(run.get("flush_denormal")), context=run,
         )  # fmt: skip
     settings.unit = run.get("unit", "auto") if run.get("unit") != "batch" else "auto"

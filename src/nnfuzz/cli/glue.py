@@ -139,12 +139,13 @@ def _with_declared(declared: dict[str, Any], given: Any) -> dict[str, Any]:
 
 def _live(more: dict[str, Any]) -> dict[str, Any]:
     from nnfuzz.loading import load_compare
+    from nnfuzz.loading.rebuilt import load_objective
 
     live = {name: value for name, value in more.items() if value is not None}
     if "compare" in live:
         live["compare"] = load_compare(live["compare"])
     if "objective" in live:
-        live["objective"] = _function(live["objective"], "the objective")
+        live["objective"] = load_objective(live["objective"])
     return live
 
 

@@ -114,7 +114,8 @@ def fuzz(
             metavar="MOD:FN",
             panel=JOB,
             help="pkg.mod:fn or file.py:fn. fn(outputs, inputs) gives a bool mask, True where a candidate violates the "
-            "property, or (mask, score) with a score that grows toward a violation.",
+            "property, or (mask, score) with a score that grows toward a violation. Or dead-gradient: MODEL is a loss, "
+            "and it must not be large where its gradient vanishes or points the wrong way.",
         ),
     ] = "",
     data: DataOptions,

@@ -58,6 +58,7 @@ _NEEDS: dict[Callable[..., Any], tuple[Callable[..., Any], ...]] = {
     parts.fails_backward: (),
     parts.fails_raising: (),
     parts.fails_property: (parts.as_given, parts.said),
+    parts.fails_dead_gradient: (),
     parts.fails_rows: (parts.beyond,),
     parts.fails_pair: _PAIR,
     parts.fails_copy: _PAIR,
@@ -99,6 +100,8 @@ def check_for(finding: Finding, run: RunContext) -> Callable[..., Any]:
         return parts.fails_raising
     if finding.symptom == "rows":
         return parts.fails_rows
+    if finding.symptom == "dead gradient":
+        return parts.fails_dead_gradient
     if run.as_:
         return parts.fails_int8 if run.as_ == "int8" else parts.fails_copy
     if _is_pair(finding, run):
@@ -154,6 +157,8 @@ def _facts(finding: Finding, run: RunContext) -> str:
         lines.append(f"INT8_RANGES = {_number_pairs(run.int8)!r}")
     if check_for(finding, run) is parts.fails_property:
         lines.append(f"OBJECTIVE = {run.absolute(run.objective) or ''!r}")
+    if finding.symptom == "dead gradient":
+        lines += _dead_facts(finding)
     if finding.symptom == "rows":
         lines.append(f"ATOL, RTOL = {_number(finding, 'atol', 1e-5)}, {_number(finding, 'rtol', 1e-4)}")
     return "\n".join(lines) + "\n"
@@ -162,6 +167,14 @@ def _facts(finding: Finding, run: RunContext) -> str:
 def _number(finding: Finding, name: str, otherwise: float) -> float:
     value = finding.details.get(name)
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else otherwise
+
+
+def _dead_facts(finding: Finding) -> list[str]:
+    """What the seeds' losses and gradients were, as plain numbers; the names of inputs as plain words."""
+    typical = {n: float(v) for n, v in finding.details["typical"].items()}
+    by = [str(n) for n in finding.details.get("differentiated by", []) if str(n) in finding.inputs]
+    wrong_way = "share of the seeds' gradient" not in finding.details
+    return [f"TYPICAL = {typical!r}", f"DIFFERENTIATED = {by!r}", f"WRONG_WAY = {wrong_way}"]
 
 
 def _number_pairs(ranges: Mapping[str, Any]) -> dict[str, list[float]]:

@@ -29,6 +29,9 @@ ROOT = ""
 MODEL: str | None = None
 MODEL_B: str | None = None
 OBJECTIVE = ""
+TYPICAL: dict[str, float] = {}
+DIFFERENTIATED: list[str] = []
+WRONG_WAY = False
 COMPARE = "argmax"
 PRECISION = torch.float16
 INT8_RANGES: dict[str, list[float]] = {}
@@ -313,6 +316,36 @@ def fails_property(model: Callable[..., Any]) -> bool:
     outputs = run(model, inputs)
     show(outputs)
     return said(load_object(OBJECTIVE)(as_given(outputs), as_given(inputs)))
+
+
+def fails_dead_gradient(model: Callable[..., Any]) -> bool:
+    """The loss is large beside what the run's seeds showed, and its gradient is not, or does not lead down."""
+    inputs = {n: t.requires_grad_(n in DIFFERENTIATED) for n, t in read("input.safetensors").items()}
+    own = [p for p in model.parameters() if p.requires_grad] if isinstance(model, torch.nn.Module) else []
+    with torch.enable_grad():
+        loss = next(t for t in named(call(model, inputs)).values() if t.is_floating_point()).sum()
+        found = torch.autograd.grad(loss, [*(inputs[n] for n in DIFFERENTIATED), *own], allow_unused=True)
+    by_inputs, by_parameters = found[: len(DIFFERENTIATED)], found[len(DIFFERENTIATED) :]
+    print(f"loss {float(loss.detach()):.6g} (of the seeds, in the middle: {TYPICAL['loss']:.6g})")
+    shares = []
+    for what, gradients in (("inputs", by_inputs), ("parameters", by_parameters)):
+        if TYPICAL[what]:
+            largest = max((float(g.abs().max()) for g in gradients if g is not None and g.numel()), default=0.0)
+            print(f"largest element of the gradient by {what}: {largest:.3g} (of the seeds: {TYPICAL[what]:.3g})")
+            shares.append(largest / TYPICAL[what])
+    large = float(loss.detach()) - TYPICAL["lowest"] >= 0.99 * TYPICAL["large"]
+    if not WRONG_WAY:
+        return large and max(shares) <= 1.01 * max(1e-3, 4 * torch.finfo(loss.dtype).eps)
+    longest = max(float(g.abs().max()) for g in by_inputs if g is not None)
+    for share in (1e-2, 1e-3):
+        moved = {n: t.detach() for n, t in inputs.items()}
+        for n, g in zip(DIFFERENTIATED, by_inputs, strict=True):
+            if g is not None:
+                moved[n] = moved[n] - share * TYPICAL["reach"] / longest * g
+        after = next(t for t in named(call(model, moved)).values() if t.is_floating_point()).sum()
+        print(f"a step of {share:g} against the gradient: loss {float(after.detach()):.6g}")
+        large = large and float(after.detach()) > float(loss.detach())
+    return large
 
 
 def as_given(values: dict[str, torch.Tensor]) -> Any:

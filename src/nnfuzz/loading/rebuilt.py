@@ -13,6 +13,8 @@ from nnfuzz.errors import UsageError
 from nnfuzz.loading.models import Model, load_model
 from nnfuzz.loading.objects import load_object
 
+OWN_OBJECTIVES = ("dead-gradient",)
+
 
 @dataclass(frozen=True)
 class Rebuilt:
@@ -20,7 +22,7 @@ class Rebuilt:
 
     model: Model
     model_b: Model | None
-    objective: Callable[..., Any] | None
+    objective: str | Callable[..., Any] | None
     constraint: Callable[..., Any] | None
     compare: str | Callable[..., Any] | None
 
@@ -38,7 +40,7 @@ def rebuild(context: Mapping[str, Any]) -> Rebuilt:
         return Rebuilt(
             model=load_model(str(context["model"]), trust),
             model_b=load_model(str(second), trust) if second else None,
-            objective=load_function(context.get("objective"), "the objective"),
+            objective=load_objective(context.get("objective")),
             constraint=load_function(context.get("constraint"), "the constraint"),
             compare=load_compare(context.get("compare")),
         )
@@ -53,6 +55,11 @@ def load_compare(text: str | None) -> str | Callable[..., Any] | None:
     if names_code or ("." in head and colon):
         return load_function(text, "the comparison")
     return text
+
+
+def load_objective(text: str | None) -> str | Callable[..., Any] | None:
+    """Names of the objectives that need no function stay words; ``pkg.mod:fn`` and ``file.py:fn`` become one."""
+    return text if text in OWN_OBJECTIVES else load_function(text, "the objective")
 
 
 def load_function(spec: str | None, what: str) -> Callable[..., Any] | None:

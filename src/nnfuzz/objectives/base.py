@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -53,6 +53,9 @@ class Objective(ABC):
 
     def learn(self, trace: Trace, batch: Batch) -> None:  # noqa: B027  (most objectives have nothing to learn)
         """Sees the seeds once, before fuzzing."""
+
+    def recall(self, details: Mapping[str, Any]) -> None:  # noqa: B027
+        """Takes over from a saved finding's details what was learnt from all seeds of its run."""
 
     @abstractmethod
     def judge(self, trace: Trace, batch: Batch) -> Verdict: ...

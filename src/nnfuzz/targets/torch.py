@@ -207,7 +207,8 @@ class TorchTarget(Target):
                 if of_parameters and all(bool(g.isfinite().all()) for g in of_parameters):
                     # One number stands for them: of a lone candidate how large they are, of a batch (a sum) that
                     # they are there at all.
-                    largest = max(float(g.abs().max()) for g in of_parameters) if not per_row else 1.0
+                    alone = not per_row or count == 1
+                    largest = max(float(g.abs().max()) for g in of_parameters) if alone else 1.0
                     gradients["parameters"].fill_(max(largest, 1e-30))
                 elif of_parameters:
                     gradients["parameters"] = self._blame_rows(batch, gradients) if per_row else _nan_like(gradients)
