@@ -44,7 +44,7 @@ def comparison(spec: str | Callable[..., Any], unit: str = "sample") -> Comparis
         if name == "argmax":
             return _argmax(int(rest) if rest else None)
         if name == "topk":
-            return _topk(int(rest or 5))
+            return _topk(max(1, int(rest or 5)))
         if name == "threshold":
             return _threshold(float(rest or 0.5))
         if name == "allclose":
@@ -73,7 +73,7 @@ def top2(outputs: Named, axis: int | None) -> tuple[Tensor, Tensor]:
     scores = main_output(outputs)
     if axis is None:
         axis = 1 if scores.dim() in (2, 4, 5) else -1
-    if scores.dim() < 2 or scores.shape[axis] < 2:
+    if scores.dim() < 2 or not -scores.dim() <= axis < scores.dim() or scores.shape[axis] < 2:
         raise UsageError(
             f"argmax needs at least two classes, but the output has shape {tuple(scores.shape)} (first axis: "
             "candidates): use --compare threshold:0.5 or allclose:1e-3,1e-2"
@@ -117,8 +117,9 @@ def _topk(k: int) -> Comparison:
         sets, margins = [], []
         for side in (a, b):
             scores = main_output(side).float()
-            if scores.shape[-1] <= k:
-                raise UsageError(f"topk:{k} needs more than {k} classes, but the output has {scores.shape[-1]}")
+            classes = scores.shape[-1] if scores.dim() > 1 else 1
+            if classes <= k:
+                raise UsageError(f"topk:{k} needs more than {k} classes, but the output has {classes}")
             values, labels = scores.topk(k + 1, dim=-1)
             sets.append(labels[..., :k].sort(-1).values)
             edge = (values[..., k - 1] - values[..., k]) / values[..., k - 1].abs().clamp(min=1e-30)
@@ -172,6 +173,7 @@ def _cosine(least: float) -> Comparison:
     def compare(a: Named, b: Named) -> Compared:
         x, y = flat(main_output(a)).double(), flat(main_output(b)).double()
         similarity = torch.nn.functional.cosine_similarity(x, y, dim=1)
+        similarity = torch.where((x == y).all(1), 1.0, similarity)  # two zero vectors are alike
         return Compared(similarity < least, torch.zeros_like(similarity, dtype=torch.bool), -similarity.float())
 
     return compare
