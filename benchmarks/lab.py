@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.stats import mannwhitneyu
 from torch import Tensor, nn
 
 import nnfuzz
@@ -212,6 +211,8 @@ def middle(rows: Sequence[dict[str, Any]], key: str) -> float | None:
 def effect(ours: Sequence[dict[str, Any]], theirs: Sequence[dict[str, Any]]) -> dict[str, float]:
     """Vargha–Delaney A12 (the chance that a run of ours needs fewer inputs than one of theirs, ties half) and the
     two-sided Mann–Whitney p. A run that found nothing counts as one that needs more than any other."""
+    from scipy.stats import mannwhitneyu  # comes with mlxtend
+
     a = np.array([r["inputs"] if r["found"] else np.inf for r in ours])
     b = np.array([r["inputs"] if r["found"] else np.inf for r in theirs])
     a12 = float(((a[:, None] < b[None]) + 0.5 * (a[:, None] == b[None])).mean())

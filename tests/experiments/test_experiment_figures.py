@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 pytest.importorskip("mlxtend")
-pytest.importorskip("scipy")
 
 import index
 import lab
