@@ -44,6 +44,20 @@ def picked(z: Tensor) -> Tensor:
     return -nn.Softmax(-1)(z)[..., 0].log()
 
 
+def two_logs(z: Tensor) -> Tensor:
+    h, y = torch.sigmoid(z), 0.5
+    return -(y * torch.log(h) + (1 - y) * torch.log(1 - h)).mean()
+
+
+def rectified(z: Tensor) -> Tensor:
+    p = torch.relu(torch.softmax(z, 1))
+    return torch.log(p)
+
+
+def deviation(s: Tensor) -> Tensor:
+    return torch.exp(s).sqrt()
+
+
 def log_inplace(z: Tensor) -> Tensor:
     p = z.softmax(-1)
     return p.log_().sum(-1)
@@ -144,6 +158,9 @@ EXAMPLES = (
     Example("half eps", "log.softmax", cross_entropy, (_Z.half(), T([[0, 1, 0]]).half()),
             (_Z0.half(), T([[0, 1, 0]]).half()), also=("log.clamp",)),
     Example("log of one softmax element", "log.softmax", picked, (-_Z,), (_Z0,)),
+    Example("two logs", "log.softmax", two_logs, (T([40.0]),), (T([0.3]),)),
+    Example("log of relu", "log.softmax", rectified, (_Z,), (_Z0,)),
+    Example("sqrt of exp", "sqrt.exp", deviation, (T([-110.0]),), (T([0.3]),), True),
     Example("log in place", "log.softmax", log_inplace, (_Z,), (_Z0,)),
     Example("log in a loop", "log.softmax", summed_in_loop, (T([[1.0], [-120.0]]),), (T([[1.0], [2.0]]),)),
     Example("log of an input", "log.clamp", lambda x: x.log(), (T([0.0, 1.0]),), (T([0.4, 1.0]),)),

@@ -7,9 +7,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nnfuzz.advice import Case, Proposal, advise
+from nnfuzz.advice.calls import TorchCall, Trail
 from nnfuzz.advice.patching import Repair, find_calls, patched
 from nnfuzz.advice.remedy import REMEDIES
 from nnfuzz.probe import first_bad
+from nnfuzz.probe.sites import NOWHERE
 
 BAD, GOOD = torch.tensor([[60.0, -60.0]]), torch.tensor([[0.1, 0.3]])
 
@@ -106,3 +108,27 @@ def test_second_order_gradients_go_through_a_repair() -> None:
     (first,) = torch.autograd.grad(patched(program, [repair])(x).sum(), x, create_graph=True)
     (second,) = torch.autograd.grad(first.pow(2).sum(), x)
     assert torch.isfinite(second).all()
+
+
+def test_a_trail_lets_go_of_its_oldest_results() -> None:
+    def noted(trail: Trail) -> Tensor:
+        out = torch.ones(100)
+        trail.note(out, TorchCall("ones", torch.ones, (100,), {}, NOWHERE))
+        return out
+
+    trail = Trail(keep_bytes=1000)
+    first, *_, last = [noted(trail) for _ in range(5)]
+    assert trail.maker(first) is None
+    assert trail.maker(last) is not None
+
+
+def test_an_absorbed_overflow_can_be_repaired_too() -> None:
+    def absorbed(x: Tensor) -> Tensor:
+        return 1 / x.square().sum()
+
+    x = torch.tensor([300.0, 1.0]).half()
+    assert advise(Case(absorbed, (x,))) == []
+    good = torch.tensor([3.0, 1.0]).half()
+    best = advise(Case(absorbed, (x,), watch="internal", seeds=[((good,), {})]))[0]
+    assert best.id == "half.onward"
+    assert best.verified

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from advice_zoo import EXAMPLES, STABLE, Example, cross_entropy, log_softmax, normalised
+from advice_zoo import EXAMPLES, STABLE, Example, cross_entropy, log_softmax, normalised, rectified, two_logs
 from torch import Tensor, nn
 
 from nnfuzz.advice import REMEDIES, Case, Found, Proposal, Remedy, advise
@@ -153,6 +153,10 @@ def test_the_line_is_the_users_own_with_the_remedy_in_it() -> None:
         return advise(Case(fn, (bad,), seeds=[((good,), {})], **more))[0].code
 
     assert line(log_softmax, Z, Z0) == "return -torch.log_softmax(z, -1).sum()"
+    assert line(two_logs, torch.tensor([40.0]), torch.tensor([0.3])) == (
+        "return -(y * torch.log(h) + (1 - y) * torch.nn.functional.logsigmoid(-z)).mean()"
+    )
+    assert line(rectified, Z, Z0) == "return torch.log_softmax(z, 1)"
     assert line(normalised, torch.zeros(1, 3), torch.ones(1, 3)) == (
         "return x / x.norm(dim=-1, keepdim=True).clamp(min=1e-12)"
     )

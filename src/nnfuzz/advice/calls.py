@@ -89,11 +89,16 @@ class TorchCall:
         return self.func(*args, **self.kwargs)
 
 
+KEEP_BYTES = 1 << 30
+"""Results that a trail holds on to."""
+
+
 class Trail:
     """Which call made which tensor of this run. Tensors are kept alive, so that an id stays theirs."""
 
-    def __init__(self) -> None:
+    def __init__(self, keep_bytes: int = KEEP_BYTES) -> None:
         self._made: dict[int, tuple[Tensor, TorchCall]] = {}
+        self._room = keep_bytes
 
     def note(self, out: Any, call: TorchCall) -> None:
         """In-place calls end a trail: what their operand was is gone."""
@@ -103,6 +108,10 @@ class Trail:
             self._made.pop(id(out), None)
         else:
             self._made[id(out)] = (out, call)
+            self._room -= out.numel() * out.element_size()
+            while self._room < 0 and len(self._made) > 1:  # oldest first: a shorter trail is better than no memory
+                old, _ = self._made.pop(next(iter(self._made)))
+                self._room += old.numel() * old.element_size()
 
     def maker(self, t: Any, *names: str) -> TorchCall | None:
         """The call that made `t`, if it has one of these names (any, if none is given)."""

@@ -14,6 +14,7 @@ from nnfuzz.advice.calls import VIEWS, TorchCall, Trail
 from nnfuzz.advice.patching import Here
 from nnfuzz.advice.remedy import Remedy, add, beside_one, small
 
+_NEARLY = 1e-6  # "1 + 1e-10" is meant as 1 with a guard, and rounds to 1 in float32
 _BASES = {"log": 1.0, "log2": 1 / math.log(2), "log10": 1 / math.log(10)}
 
 
@@ -70,7 +71,7 @@ def _complement(made: TorchCall, trail: Trail) -> Tensor | None:
     """log(1 − sigmoid(z)) = logsigmoid(−z)."""
     inner = trail.through(made.arg(1, "other"), "sigmoid")
     one = made.arg(0)
-    if isinstance(one, int | float) and one == 1 and inner is not None and inner.first is not None:
+    if isinstance(one, int | float) and abs(one - 1) < _NEARLY and inner is not None and inner.first is not None:
         own = trail.maker(made.arg(1, "other"))
         out = F.logsigmoid(-inner.first)
         return out if own is inner or own is None else _moved(own, out)
@@ -96,7 +97,7 @@ def _clamped(made: TorchCall, trail: Trail) -> Tensor | None:
 _RULES: dict[str, Callable[[TorchCall, Trail], Tensor | None]] = {
     "softmax": _softmax, "sigmoid": _sigmoid, "exp": lambda made, _: made.first, "mul": _product, "div": _quotient,
     "sum": _sum, "sub": _complement, "rsub": _complement, "add": _plus_eps, "clamp": _clamped,
-    "clamp_min": _clamped,
+    "clamp_min": _clamped, "relu": lambda made, trail: log_of(made.first, trail),
 }  # fmt: skip
 
 

@@ -100,6 +100,13 @@ def _floor(call: TorchCall, here: Here) -> Any:
     return call.again(call.first.clamp(min=here.eps)) if call.first is not None else None
 
 
+def _half_exponent(call: TorchCall, here: Here) -> Tensor | None:
+    """sqrt(exp(x)) → exp(x / 2)."""
+    made = here.trail.through(call.first, "exp") if _is_root(call) else None
+    own = here.trail.maker(call.first)
+    return (made.first / 2).exp() if made is not None and made is own and made.first is not None else None
+
+
 def _exponent(bad: BadOp) -> float | None:
     return next((o.low for o in bad.operands if o.name == "exponent"), None)
 
@@ -124,6 +131,10 @@ add(Remedy(
     "sqrt.two_pass", _ROOTS, "exact",
     "compute the variance in two passes, mean((x - x.mean())**2): E[x^2] - E[x]^2 cancels and can come out negative",
     _two_pass, code="torch.sqrt(((x - x.mean(dim, keepdim=True)) ** 2).mean(dim, keepdim=True) + eps)",
+))  # fmt: skip
+add(Remedy(
+    "sqrt.exp", ("sqrt", "pow"), "exact", "write sqrt(exp(x)) as exp(x / 2), which neither underflows nor divides by 0",
+    _half_exponent, code="torch.exp(x / 2)",
 ))  # fmt: skip
 add(Remedy(
     "sqrt.norm", ("sqrt", "pow"), "exact",

@@ -51,7 +51,7 @@ def safe_radius(finding: Finding, job: Job, site: Site, *, seconds: float, input
 
 def _short(finding: Finding, job: Job, seconds: float, inputs: int) -> Settings:
     return dataclasses.replace(
-        job.settings, job="nan", max_seconds=seconds, max_inputs=inputs, max_shrink=0, watch="outputs", eps=None,
+        job.settings, job="nan", max_seconds=seconds, max_inputs=inputs, max_shrink=0, eps=None,
         phase="auto" if finding.phase == "backward" else "forward", ranges=_ranges(finding, job), context={},
     )  # fmt: skip
 

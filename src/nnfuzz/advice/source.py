@@ -14,6 +14,11 @@ from nnfuzz.probe.sites import Site
 _OPERATORS: dict[type[ast.operator], str] = {
     ast.Div: "div", ast.Mult: "mul", ast.Add: "add", ast.Sub: "sub", ast.Pow: "pow", ast.MatMult: "matmul",
 }  # fmt: skip
+_WRITTEN = {
+    "reciprocal": ("div",), "nll_loss": ("cross_entropy",), "mm": ("matmul", "linear"), "bmm": ("matmul",),
+    "addmm": ("linear", "matmul"), "vector_norm": ("norm",), "svd": ("linalg_svd",),
+}  # fmt: skip
+"""How an operation may be written in the source where its name is another."""
 _UNNAMED = ("x", "y")  # operands that the source does not show
 _LOOSE = (ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.Lambda)
 
@@ -32,7 +37,7 @@ def code_line(repair: Repair) -> str:
     if template == "log-of":
         new = _log_of(tree, text, node, repair.site.op)
         if new is None:
-            return "torch.log_softmax(logits, dim) in place of torch.log(torch.softmax(logits, dim))"
+            return "torch.log_softmax(logits, dim) or torch.nn.functional.logsigmoid(logits) in place of the log"
     else:
         new = _filled(template, operands, eps, repair.site.op)
     if repair.remedy.around or not _is_expression(new):
@@ -69,7 +74,7 @@ def _failing(site: Site) -> tuple[ast.Module, tuple[str, ...], ast.expr] | None:
         if isinstance(n, ast.Call | ast.BinOp | ast.AugAssign)
         and n.lineno == site.line
         and (site.column is None or n.col_offset == site.column)
-        and _name(n) == call_name(site.op)
+        and _name(n) in (call_name(site.op), *_WRITTEN.get(site.op, ()))
     ]
     return (tree, lines, here[0]) if here and isinstance(here[0], ast.expr) else None
 
@@ -125,10 +130,15 @@ def _log_of(tree: ast.Module, lines: tuple[str, ...], node: ast.expr, op: str) -
     """log_softmax or logsigmoid, with the arguments of the softmax that the failing log's argument names."""
     operands = _operands(node)
     inner: ast.expr | None = operands[0] if operands else None
+    flipped = isinstance(inner, ast.BinOp) and isinstance(inner.op, ast.Sub)
+    if isinstance(inner, ast.BinOp) and isinstance(inner.op, ast.Sub):  # log(1 - p)
+        inner = inner.right
     if isinstance(inner, ast.Name):
         inner = _assigned(tree, inner.id, node.lineno)
-    if isinstance(inner, ast.BinOp) and isinstance(inner.op, ast.Add):
+    if isinstance(inner, ast.BinOp) and isinstance(inner.op, ast.Add):  # log(p + eps)
         inner = inner.left
+    if isinstance(inner, ast.Call) and _name(inner) == "relu" and _operands(inner):
+        inner = _operands(inner)[0]
     if not isinstance(inner, ast.Call):
         return None
     name, parts = _name(inner), _operands(inner)
@@ -137,16 +147,25 @@ def _log_of(tree: ast.Module, lines: tuple[str, ...], node: ast.expr, op: str) -
     rest = "".join(f", {ast.unparse(p)}" for p in (*parts[1:],)) + "".join(
         f", {k.arg}={ast.unparse(k.value)}" for k in inner.keywords
     )
-    text = " ".join((ast.get_source_segment("".join(lines), parts[0]) or ast.unparse(parts[0])).split())
-    return f"torch.log_softmax({text}{rest})" if name == "softmax" else f"torch.nn.functional.logsigmoid({text})"
+    text = _shown(lines, parts[0])
+    if not flipped and text.startswith("("):
+        text = text.removeprefix("(").removesuffix(")")
+    if name == "softmax":
+        return None if flipped else f"torch.log_softmax({text}{rest})"
+    return f"torch.nn.functional.logsigmoid({f'-{text}' if flipped else text})"
 
 
 def _assigned(tree: ast.Module, name: str, before: int) -> ast.expr | None:
     """What was last assigned to a name above a line."""
-    found: ast.Assign | None = None
+    found: dict[int, ast.expr] = {}
     for n in ast.walk(tree):
-        if not isinstance(n, ast.Assign) or n.lineno >= before or (found is not None and n.lineno <= found.lineno):
+        if not isinstance(n, ast.Assign) or n.lineno >= before:
             continue
-        if any(isinstance(t, ast.Name) and t.id == name for t in n.targets):
-            found = n
-    return found.value if found is not None else None
+        for target in n.targets:
+            pairs = [(target, n.value)]
+            if isinstance(target, ast.Tuple) and isinstance(n.value, ast.Tuple):
+                pairs = list(zip(target.elts, n.value.elts, strict=False))
+            for t, value in pairs:
+                if isinstance(t, ast.Name) and t.id == name:
+                    found[n.lineno] = value
+    return found[max(found)] if found else None

@@ -115,8 +115,10 @@ def lost_constant(made: TorchCall, _: Trail) -> str | None:
 
 def log_of_softmax(made: TorchCall, trail: Trail) -> str | None:
     """log(softmax(z)), log(sigmoid(z))."""
-    inner = trail.through(made.first, "softmax", "sigmoid") if made.name in ("log", "log2", "log10") else None
-    if inner is None:
+    inner = trail.through(made.first) if made.name in ("log", "log2", "log10") else None
+    while inner is not None and inner.name in ("relu", "sub"):  # log(relu(p)), log(1 - p)
+        inner = trail.through(inner.arg(1, "other") if inner.name == "sub" else inner.first)
+    if inner is None or inner.name not in ("softmax", "sigmoid"):
         return None
     stable = "log_softmax" if inner.name == "softmax" else "logsigmoid"
     return f"log of a {inner.name} that can round to 0: {stable} of the logits cannot"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -28,6 +29,7 @@ def told_nonfinite(finding: Finding, job: Job, *, seconds: float, inputs: int) -
     """The first bad operation, its operands and chain, and the remedies that hold."""
     side = job.side
     case = case_of(finding, side)
+    case.watch = "outputs" if job.settings.watch == "outputs" else "internal"
     if inputs > 0:
         case.search = search_with(finding, job, seconds=seconds, inputs=inputs)
     lines = _head(finding)
@@ -114,6 +116,8 @@ def _operation(bad: BadOp) -> list[str]:
         lines.append(f"  in the gradient: {bad.detail}")
     lines += [f"  operand {o}" for o in bad.operands]
     lines += [f"  <- {link}" for link in bad.chain]
+    if bad.absorbed:
+        lines.append("  it vanishes again before the output, which is finite and may be wrong")
     if bad.reached == "exception":
         lines.append("  the model raises because of it")
     return lines
@@ -125,9 +129,9 @@ def _remedies(proposals: list[Proposal]) -> list[str]:
         return ["no remedy is known for this operation here"]
     lines = [f"what helps (each tried with torch {torch.__version__}):" if fine else "no remedy held up"]
     for i, p in enumerate(fine, 1):
-        lines.append(f"  {i}. {p.words} [{p.id}]")
+        lines += wrap(f"{i}. {p.words} [{p.id}]", _WIDTH, initial_indent="  ", subsequent_indent="     ")
         lines += [f"       {line}" for line in p.code.splitlines()]
-        lines.append(f"     tried: {p.verification}")
+        lines += wrap(f"tried: {p.verification}", _WIDTH, initial_indent="     ", subsequent_indent="     ")
         if p.verification.gradients is False:
             lines.append("     but: the gradients of the failing inputs are still not finite with it")
     rest = [p for p in proposals if not p.verified]

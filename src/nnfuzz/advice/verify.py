@@ -38,6 +38,7 @@ class Case:
     backward:         whether the failure is one of gradients; `params` are differentiated by as well.
     seeds:            inputs on which the program works, as (args, kwargs).
     search:           runs a short search against a (repaired) program; None leaves that step out.
+    watch:            "internal" if what vanishes again before the output counts as well.
     """
 
     fn: Program_
@@ -47,13 +48,13 @@ class Case:
     params: Sequence[Tensor] = ()
     seeds: Sequence[tuple[tuple[Any, ...], Mapping[str, Any]]] = ()
     search: Callable[[Program_], Found] | None = None
+    watch: Literal["outputs", "internal"] = "outputs"
 
     def bad(self, fn: Program_ | None = None, *, backward: bool | None = None) -> BadOp | None:
         """The first bad operation of the program, or of a repaired one, on the failing inputs."""
         gradients = self.backward if backward is None else backward
-        return first_bad(
-            fn or self.fn, self.args, self.kwargs, backward=gradients, params=self.params if gradients else ()
-        )
+        params = self.params if gradients else ()
+        return first_bad(fn or self.fn, self.args, self.kwargs, backward=gradients, params=params, watch=self.watch)
 
 
 @dataclass(frozen=True)
