@@ -107,6 +107,19 @@ def test_a_disagreement_shows_where_the_layers_part() -> None:
         assert part in text, text
 
 
+@pytest.mark.parametrize("as_", ["fp16", "int8"])
+def test_a_copy_is_compared_layer_by_layer_too(as_: str) -> None:
+    model = Net()
+    run = nnfuzz.diff(
+        model, seeds=SEEDS, as_=as_, compare="allclose:1e-4,1e-4", ranges=(-50, 50), max_inputs=2000, max_seconds=5,
+        stop_on_first=True,
+    )  # fmt: skip
+    assert run.findings
+    text = nnfuzz.explain(run.findings[0], model)
+    for part in ("relative difference layer by layer", "  first ", "  second ", "against float64"):
+        assert part in text, text
+
+
 def test_a_property_is_told_without_the_model() -> None:
     def violated(out: Tensor, inputs: Any) -> Tensor:
         return out > 2.5

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
+from nnfuzz.targets.precision import Cast, QuantizedLayer
 from nnfuzz.targets.taps import reachable_modules
 
 JUMP = 4.0
@@ -79,14 +80,24 @@ def table(layers: list[Layer], most: int = 24) -> list[str]:
 
 
 def _leaves(model: Any) -> dict[str, nn.Module]:
+    """Leaf modules by path; a quantised layer stands for the layer that it replaces, a cast model for its inner one."""
     found: dict[str, nn.Module] = {}
     roots = {"": model} if isinstance(model, nn.Module) else reachable_modules(model)
     for prefix, root in roots.items():
-        for name, module in root.named_modules():
-            if not list(module.children()):
-                path = ".".join(p for p in (prefix, name) if p)
-                found[path.removeprefix("model.").removeprefix("inner.")] = module
+        inner = root.inner if isinstance(root, Cast) else root
+        for name, module in inner.named_modules():
+            path = ".".join(p for p in (prefix, name) if p)
+            whole = not list(module.children()) or isinstance(module, QuantizedLayer)
+            if whole and not any(isinstance(m, QuantizedLayer) for m in _above(inner, name)):
+                found[path] = module
     return found
+
+
+def _above(root: nn.Module, name: str) -> Iterator[nn.Module]:
+    """Modules that hold the one of this name."""
+    parts = name.split(".")
+    for i in range(1, len(parts)):
+        yield root.get_submodule(".".join(parts[:i]))
 
 
 def _differences(

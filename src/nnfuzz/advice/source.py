@@ -148,7 +148,7 @@ def _log_of(tree: ast.Module, lines: tuple[str, ...], node: ast.expr, op: str) -
         f", {k.arg}={ast.unparse(k.value)}" for k in inner.keywords
     )
     text = _shown(lines, parts[0])
-    if not flipped and text.startswith("("):
+    if not flipped and isinstance(parts[0], _LOOSE):
         text = text.removeprefix("(").removesuffix(")")
     if name == "softmax":
         return None if flipped else f"torch.log_softmax({text}{rest})"
@@ -156,9 +156,14 @@ def _log_of(tree: ast.Module, lines: tuple[str, ...], node: ast.expr, op: str) -
 
 
 def _assigned(tree: ast.Module, name: str, before: int) -> ast.expr | None:
-    """What was last assigned to a name above a line."""
+    """What was last assigned to a name above a line, in the function that holds the line."""
+    functions = [
+        n
+        for n in ast.walk(tree)
+        if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef) and n.lineno <= before <= (n.end_lineno or 0)
+    ]
     found: dict[int, ast.expr] = {}
-    for n in ast.walk(tree):
+    for n in ast.walk(max(functions, key=lambda f: f.lineno) if functions else tree):
         if not isinstance(n, ast.Assign) or n.lineno >= before:
             continue
         for target in n.targets:
