@@ -55,6 +55,10 @@ def _hypot(call: TorchCall, here: Here) -> Tensor | None:
     return norm
 
 
+def _first_of(*found: Tensor | None) -> Tensor | None:
+    return next((t for t in found if t is not None), None)
+
+
 def _moments(t: Any, here: Here) -> tuple[Tensor, Any, bool] | None:
     """(x, dims, keepdim) if `t` is mean(x²) − mean(x)²."""
     made = here.trail.maker(t, "sub")
@@ -107,6 +111,19 @@ def _half_exponent(call: TorchCall, here: Here) -> Tensor | None:
     return (made.first / 2).exp() if made is not None and made is own and made.first is not None else None
 
 
+def _safe_norm(call: TorchCall, here: Here) -> Tensor | None:
+    x = call.first
+    if x is None or call.name not in ("vector_norm", "norm"):
+        return None
+    order = call.arg(1, "ord", "p", default=2)
+    if order not in (2, 2.0, None):
+        return None
+    dim = call.arg(2, "dim", default=None)
+    keep = bool(call.arg(3, "keepdim", default=False))
+    total = x.square().sum() if dim is None else x.square().sum(dim, keepdim=keep)
+    return (total + here.eps).sqrt()
+
+
 def _exponent(bad: BadOp) -> float | None:
     return next((o.low for o in bad.operands if o.name == "exponent"), None)
 
@@ -114,10 +131,6 @@ def _exponent(bad: BadOp) -> float | None:
 def _fractional(bad: BadOp) -> bool:
     power = _exponent(bad)
     return bad.site.op != "pow" or power is None or power < 1 or power != int(power)
-
-
-def _overflows(bad: BadOp) -> bool:
-    return bad.symptom in ("+inf", "-inf") and bad.site.phase == "forward"
 
 
 def squares(dtype: torch.dtype) -> tuple[float, ...]:
@@ -139,7 +152,7 @@ add(Remedy(
 add(Remedy(
     "sqrt.norm", ("sqrt", "pow"), "exact",
     "use torch.linalg.vector_norm for the root of a sum of squares: its gradient at the zero vector is 0",
-    lambda call, here: _norm(call, here) if _norm(call, here) is not None else _hypot(call, here),
+    lambda call, here: _first_of(_norm(call, here), _hypot(call, here)),
     code="torch.linalg.vector_norm(x, dim=dim)", phases=("backward",),
 ))  # fmt: skip
 add(Remedy(
@@ -160,24 +173,11 @@ add(Remedy(
 add(Remedy(
     "pow.clamp", ("pow",), "guard",
     "keep the base at {eps} or more: a fractional power of a negative number is NaN, and at 0 its gradient is infinite",
-    _floor, code="{0}.clamp(min={eps}) ** {1}", eps=small, applies=lambda bad: _fractional(bad),
+    _floor, code="{0}.clamp(min={eps}) ** {1}", eps=small, applies=_fractional,
 ))  # fmt: skip
 add(Remedy(
     "norm.inside", ("vector_norm", "norm", "cdist", "dist", "std"), "guard",
     "take the root of the sum of squares plus {eps} instead of a norm",
-    lambda call, here: _safe_norm(call, here), code="({0}.square().sum(dim) + {eps}).sqrt()", eps=squares,
+    _safe_norm, code="({0}.square().sum(dim) + {eps}).sqrt()", eps=squares,
     phases=("backward",),
 ))  # fmt: skip
-
-
-def _safe_norm(call: TorchCall, here: Here) -> Tensor | None:
-    x = call.first
-    if x is None or call.name not in ("vector_norm", "norm"):
-        return None
-    order = call.arg(1, "ord", "p", default=2)
-    if order not in (2, 2.0, None):
-        return None
-    dim = call.arg(2, "dim", default=None)
-    keep = bool(call.arg(3, "keepdim", default=False))
-    total = x.square().sum() if dim is None else x.square().sum(dim, keepdim=keep)
-    return (total + here.eps).sqrt()
