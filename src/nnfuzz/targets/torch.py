@@ -62,6 +62,8 @@ class TorchTarget(Target):
         self.notes: list[str] = []
         self._inside: Known | None = None
         self.parameters = _parameters_of(model)
+        self.labels: frozenset[str] = frozenset()
+        """Inputs that are given, not computed: nobody differentiates with respect to them."""
 
     def adopt(self, plan: Plan) -> None:
         """Takes over what was found out about candidates, and plans the taps from a run of one seed."""
@@ -94,7 +96,8 @@ class TorchTarget(Target):
                 if used.training:
                     self.notes.append(f"{self.name} uses the module {path!r}, which is in training mode and stays so")
         try:
-            yield
+            with self._buffers_kept():  # of the first look, too
+                yield
         finally:
             for m, mode in before.items():
                 m.training = mode
@@ -188,7 +191,7 @@ class TorchTarget(Target):
 
     def _backward_once(self, batch: Batch, *, per_row: bool) -> Trace:
         with torch.inference_mode(False), torch.enable_grad():
-            leaves = {n: t.clone().requires_grad_() if t.is_floating_point() else t.clone() for n, t in batch.items()}
+            leaves = self.differentiable({n: t.clone() for n, t in batch.items()})
             inputs = leaves if per_row else {n: t[0] for n, t in leaves.items()}
             outputs = named_outputs(self.form.call(self.model, inputs))
             live = [t for t in outputs.values() if t.requires_grad and (t.is_floating_point() or t.is_complex())]
@@ -214,6 +217,12 @@ class TorchTarget(Target):
                     gradients["parameters"] = self._blame_rows(batch, gradients) if per_row else _nan_like(gradients)
         detached = {n: t.detach() for n, t in outputs.items()}
         return Trace(detached if per_row else {n: t[None] for n, t in detached.items()}, gradients=gradients)
+
+    def differentiable(self, batch: Batch) -> Batch:
+        """The same tensors, those whose gradient anybody wants (floating, not a label) marked."""
+        for name, t in batch.items():
+            t.requires_grad_(t.is_floating_point() and name not in self.labels)
+        return batch
 
     def _blame_rows(self, batch: Batch, gradients: Named) -> Tensor:
         """Which rows make the parameters' gradient non-finite: bisection, since that gradient is a sum over rows."""
