@@ -16,6 +16,9 @@ quarter; that is finer than the radius needs to be, and half the look-up cost of
 WIDE = 4096
 """An activation with more elements than this is averaged over its trailing (spatial or time) axes first."""
 
+ROUNDING = 1e-5
+"""A spread below this share of a feature's size is rounding, and would be blown up to look like novelty."""
+
 FAR = 1e6
 """Vectors are clipped here, in seed standard deviations, so that squared distances stay finite in float32."""
 
@@ -113,5 +116,8 @@ def _fit_width(features: Tensor, width: int) -> Tensor:
 def _scale(features: Tensor) -> Tensor:
     """The seeds' standard deviation per feature; with few seeds their magnitude, and never (nearly) zero."""
     spread = features.std(0, correction=0) if len(features) >= 4 else features.abs().mean(0)
+    size = features.abs().mean(0)
+    spread = torch.where(spread > ROUNDING * size, spread, 0)  # equal but for the order of a summation
+    spread = spread if bool((spread > 0).any()) else size
     typical = spread[spread > 0].median() if bool((spread > 0).any()) else torch.ones((), device=features.device)
     return spread.clamp(min=float(typical) * 0.1 + 1e-12)
