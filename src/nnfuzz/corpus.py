@@ -241,7 +241,8 @@ class Corpus:
 
     def evict(self, keep: set[int]) -> list[int]:
         """Drops a quarter of the entries, the least useful: neither seeds, nor anchors (a resumed run
-        must find them again), nor in ``keep`` (the frontier), nor among the newest half; of the older ones every second, then more, oldest first. Returns the ids that went."""
+        must find them again), nor in ``keep`` (the frontier), nor among the newest half; of the older ones
+        every second, then more, oldest first. Returns the ids that went."""
         ids = list(self)
         keep = keep | {
             int(i) for b in self.buckets.values() for i in b.ids[np.unique(b.anchor_rows, return_index=True)[1]]

@@ -91,15 +91,15 @@ def _spec(
     if kind == "mask" and choices is None:
         choices = torch.tensor([0, 1]).to(dtype)
     low, high, source = _range(name, examples, given if choices is None else None, choices, kind, dtype)
+    shape = tuple(examples[0].shape[1:])
+    if kind in ("onehot", "simplex", "unit", "boxes") and (not shape or (kind == "boxes" and shape[-1] != 4)):
+        need = "a last axis of length 4" if kind == "boxes" else "a last axis"
+        raise UsageError(f"the input {name!r} of kind {kind} needs {need}, but one candidate has shape {shape}")
     if not fixed:
         _check_inside(name, examples, low, high, choices, kind, source)
     if eps is not None and not (0 < eps < float("inf")):
         raise UsageError(f"eps for {name!r} is {eps}, but it is the radius of a ball: give a positive number")
     fixed = fixed or (dtype == torch.bool and eps is not None and eps < 1)  # the other value is 1 away
-    shape = tuple(examples[0].shape[1:])
-    if kind in ("onehot", "simplex", "unit", "boxes") and (not shape or (kind == "boxes" and shape[-1] != 4)):
-        need = "a last axis of length 4" if kind == "boxes" else "a last axis"
-        raise UsageError(f"the input {name!r} of kind {kind} needs {need}, but one candidate has shape {shape}")
     return InputSpec(
         name=name,
         shape=shape,
