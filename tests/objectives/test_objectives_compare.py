@@ -68,7 +68,9 @@ def test_what_is_not_finite_on_one_side_only_is_a_failure(spec: str, a: float, b
 def test_comparisons_of_ones_own() -> None:
     mask = comparison(lambda a, b: (a - b).abs().amax(1) > 1)({"o": torch.zeros(2, 2)}, {"o": torch.eye(2) * 2})
     assert mask.differ.tolist() == [True, True]
-    scored = comparison(lambda a, b: (a[:, 0] > b[:, 0], a[:, 0] - b[:, 0]))({"o": torch.eye(2)}, {"o": torch.zeros(2, 2)})
+    scored = comparison(lambda a, b: (a[:, 0] > b[:, 0], a[:, 0] - b[:, 0]))(
+        {"o": torch.eye(2)}, {"o": torch.zeros(2, 2)}
+    )
     assert scored.differ.tolist() == [True, False]
     assert scored.score.tolist() == [1.0, 0.0]
 
@@ -138,7 +140,9 @@ def test_copies_that_cannot_be_made(refused: Any) -> None:
 
 @pytest.mark.parametrize("as_", ["fp16", "bf16", "int8"])
 def test_a_copy_is_told_from_its_model(as_: str) -> None:
-    run = nnfuzz.diff(small(), as_=as_, seeds=torch.rand(6, 4) * 2 - 1, compare="argmax", **(QUICK | {"max_inputs": 8000}))
+    run = nnfuzz.diff(
+        small(), as_=as_, seeds=torch.rand(6, 4) * 2 - 1, compare="argmax", **(QUICK | {"max_inputs": 8000})
+    )
     (first, *_) = run.findings
     assert first.symptom == "disagreement"
     assert set(first.outputs) == {"a.output", "b.output"}
@@ -155,9 +159,7 @@ def test_the_referee_says_when_an_error_is_beyond_the_dtype() -> None:
             lost = x.float() * 1e4 + 1e8 - 1e8  # cancellation: float32 loses what float64 keeps
             return (lost if x.dtype == torch.float32 else x * 1e4).float()
 
-    run = nnfuzz.diff(
-        Wrong(), lambda x: x * 1e4, torch.rand(4, 3), compare="allclose:1.0", ranges=(0, 1), **QUICK
-    )
+    run = nnfuzz.diff(Wrong(), lambda x: x * 1e4, torch.rand(4, 3), compare="allclose:1.0", ranges=(0, 1), **QUICK)
     told = run.findings[0].details["referee"]
     assert told["a"]["beyond its dtype"] is True
     assert "unavailable" in told["b"]
@@ -233,7 +235,11 @@ def test_rows_that_keep_to_themselves_are_left_in_peace() -> None:
 def test_training_that_differs_from_evaluation_is_found() -> None:
     class Padded(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
-            return x.sum(-1, keepdim=True) if self.training else torch.where(x.amax(-1, keepdim=True) > 1.5, 0, x.sum(-1, keepdim=True))
+            return (
+                x.sum(-1, keepdim=True)
+                if self.training
+                else torch.where(x.amax(-1, keepdim=True) > 1.5, 0, x.sum(-1, keepdim=True))
+            )
 
     run = nnfuzz.check_rows(Padded(), torch.rand(8, 3), ranges=(0, 2), max_inputs=600, max_seconds=None)
     assert any("train() and eval()" in f.cause for f in run.findings)
