@@ -44,7 +44,10 @@ def bare(call: Callable[[Tensor], Any], seeds: Tensor, seconds: float, batch: in
     with torch.inference_mode():
         for count in sizes:
             x = seeds[torch.arange(count) % len(seeds)].contiguous()
+            began = time.perf_counter()
             call(x)
+            if batch is None and best[1] and time.perf_counter() - began > seconds:
+                break  # larger ones would take too long to be measured, and are no faster
             rates, until = [], time.perf_counter() + seconds
             while time.perf_counter() < until or len(rates) < 3:
                 began, done = time.perf_counter(), 0
