@@ -12,6 +12,7 @@ import torch
 from nnfuzz.errors import UsageError
 from nnfuzz.gradient import Guide, ScoreGuide, SiteGuide
 from nnfuzz.inputs import listed
+from nnfuzz.kinds import ALIASES, KINDS
 from nnfuzz.objectives import DeadGradient, Disagreement, NonFinite, Objective, Property
 from nnfuzz.objectives.dead_gradient import check_loss, differentiated
 from nnfuzz.objectives.rows import RowsDiffer
@@ -42,6 +43,7 @@ class Job(ABC):
             train=settings.train,
             layers=settings.layers,
         )
+        self.side.labels = labels(settings, self.given)
         self.seeds = self.given
         self.plan: Plan | None = None
 
@@ -272,6 +274,17 @@ def make_job(settings: Settings, model: Model, model_b: Model | None, seeds: Any
     if settings.job not in kinds:
         raise UsageError(f"the job {settings.job!r} is not known: choose one of {', '.join([*kinds, 'diff'])}")
     return kinds[settings.job](settings, model, seeds)
+
+
+def labels(settings: Settings, seeds: Seeds) -> frozenset[str]:
+    """Inputs that are fixed or of a discrete kind: what a training step takes as given."""
+    resolve = seeds.form.resolve
+    found = {resolve(n, "fixed") for n in settings.fixed}
+    for name, kind in (settings.kinds or {}).items():
+        kind = ALIASES.get(kind.lower(), kind.lower())
+        if kind in KINDS and KINDS[kind].discrete:
+            found.add(resolve(name, "kinds"))
+    return frozenset(found)
 
 
 def plan_for(side: TorchTarget, seeds: Seeds, settings: Settings, whole: bool) -> Plan:

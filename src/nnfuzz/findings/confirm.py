@@ -73,7 +73,8 @@ def locate(target: Target, candidate: Batch, *, backward: bool, watch_internal: 
     side = target.a if isinstance(target, PairTarget) else target
     if not isinstance(side, TorchTarget):
         return None
-    args, kwargs = side.form.bind(side.model_input(candidate))
+    inputs = {n: t.detach().clone() for n, t in side.model_input(candidate).items()}
+    args, kwargs = side.form.bind(side.differentiable(inputs) if backward else inputs)
     try:
         return first_bad(
             side.model,
