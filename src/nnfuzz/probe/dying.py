@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from nnfuzz.probe.first_bad import call, eager
+from nnfuzz.probe.first_bad import call, eager, unoptimized
 from nnfuzz.probe.modules import ModuleStack, Program, restored_buffers
 from nnfuzz.probe.ops import facts
 from nnfuzz.probe.sites import Locator, Site, node_op_name
@@ -45,6 +45,8 @@ def where_gradient_dies(
     with ExitStack() as stack:
         stack.enter_context(restored_buffers(program, only_training=True))
         stack.enter_context(eager())
+        if program.scripted:
+            stack.enter_context(unoptimized(program))
         stack.enter_context(torch.enable_grad())
         stack.enter_context(modules.entered())
         stack.enter_context(places)

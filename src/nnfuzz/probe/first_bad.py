@@ -6,8 +6,8 @@ and infinity alike, and only an operation whose badness *arrives* somewhere is r
 """
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -92,6 +92,8 @@ def first_bad(
         stack.enter_context(restored_buffers(program))
         stack.enter_context(restored_gradients(program))
         stack.enter_context(eager())
+        if program.scripted:
+            stack.enter_context(unoptimized(program))
         stack.enter_context(modules.entered())
         stories = _Stories(recorder, names)
         stack.callback(recorder.close)
@@ -111,6 +113,18 @@ def eager() -> Any:
     if "torch._dynamo" in sys.modules:
         return torch.compiler.set_stance("force_eager")
     return ExitStack()
+
+
+@contextmanager
+def unoptimized(program: Program) -> Iterator[None]:
+    """Scripts run operation by operation: their executor would make one node of a whole block's gradient, and what it
+    has compiled so already is forgotten."""
+    for module in program.modules:
+        forward = getattr(module, "forward", None)
+        if isinstance(forward, torch._C.ScriptMethod):
+            forward._debug_flush_compilation_cache()  # type: ignore[attr-defined]
+    with torch.jit.optimized_execution(False):  # type: ignore[attr-defined]
+        yield
 
 
 # ---------------------------------------------------------------------------------------------------- the run

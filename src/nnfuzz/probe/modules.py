@@ -186,6 +186,8 @@ def restored_buffers(program: Program, *, only_training: bool = False) -> Iterat
                 # Compared by value: native_batch_norm changes statistics without counting up their version.
                 if not torch.equal(buffer, copy):
                     buffer.data.copy_(copy)
+                if isinstance(module, torch.jit.ScriptModule):
+                    continue  # its buffers live in the script's own memory: there is nothing to rebind
                 if module._buffers.get(name) is not buffer:
                     module._buffers[name] = buffer
 
