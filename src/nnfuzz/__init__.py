@@ -21,7 +21,7 @@ _HOME = {
     "resume": "api",
     "repro": "rerun",
     "shrink": "rerun",
-    "explain": "explain",
+    "explain": "advice.explain",
     "find_nans_in_training": "training",
     "Finding": "findings.finding",
     "Run": "run",

@@ -16,6 +16,9 @@ from nnfuzz.probe.modules import Program, restored_buffers, restored_random_stat
 from nnfuzz.probe.sites import Site
 
 Program_ = Callable[..., Any]
+NOISE = 16
+"""Differences of at most so many eps count as none: the rounding of a few numbers of the size of one."""
+
 Step = Literal["inputs", "seeds", "search"]
 
 AGREEMENT = 0.6
@@ -168,8 +171,11 @@ def _gap(x: Tensor, y: Tensor) -> float:
     finite = a.isfinite()
     if bool((finite & ~b.isfinite()).any()):
         return float("inf")
+    # A logarithm of a probability near one has an absolute error of eps, however small it is itself: a better form of
+    # it must not be held against that noise.
+    noise = NOISE * torch.finfo(x.dtype).eps
     typical = a[finite].square().mean().sqrt() if bool(finite.any()) else torch.zeros(())
-    relative = torch.where(finite & (a != b), (a - b).abs() / (a.abs() + typical).clamp(min=1e-30), 0.0)
+    relative = torch.where(finite & ((a - b).abs() > noise), (a - b).abs() / (a.abs() + typical).clamp(min=1e-30), 0.0)
     return float(relative.max())
 
 

@@ -86,7 +86,7 @@ class TorchTarget(Target):
     def session(self) -> Iterator[None]:
         """Eval mode (or training mode when asked) for as long as the run lasts; the user's own modes come back."""
         module = self.model if isinstance(self.model, nn.Module) else None
-        before = {m: m.training for m in module.modules()} if module else {}
+        before = {m: m.training for m in module.modules()} if module is not None else {}
         if module is not None:
             if module.training and not self.train:
                 self.notes.append(f"{self.name} was in training mode and is run in eval mode (--train keeps it)")

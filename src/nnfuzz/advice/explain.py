@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from nnfuzz.advice.telling import told_disagreement, told_nonfinite, told_other
@@ -47,14 +45,3 @@ def explain(
         else:
             lines = told_nonfinite(finding, job, seconds=seconds, inputs=inputs)
     return "\n".join(lines)
-
-
-class _Callable(ModuleType):
-    """`nnfuzz.explain` is this module as soon as anything has imported it, and the function before that: both may be
-    called."""
-
-    def __call__(self, *args: Any, **kwargs: Any) -> str:
-        return explain(*args, **kwargs)
-
-
-sys.modules[__name__].__class__ = _Callable
