@@ -52,6 +52,10 @@ class Settings:
     tolerance: tuple[float, float] = (1e-5, 1e-4)
     context: dict[str, Any] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        """One name alone is meant as such, and an iterator is read once only."""
+        self.fixed = (self.fixed,) if isinstance(self.fixed, str) else tuple(self.fixed)
+
     def check(self) -> None:
         """Values that no later part looks at. Raises ``UsageError``."""
         for name, legal in _CHOICES.items():
