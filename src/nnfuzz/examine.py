@@ -115,7 +115,8 @@ class Examiner:
         known = self.findings.get(text)
         state = self.keys.setdefault((self._slot(hit.objective), hit.key), KeyState())
         state.cause, state.quiet = text, state.quiet + 1 if known else 0
-        if known is not None and not (far["linf"] < CLOSER * known.distance["linf"]):
+        weaker = known is not None and known.confirmed and confirmation.status != "confirmed"
+        if known is not None and (weaker or not (far["linf"] < CLOSER * known.distance["linf"])):
             known.count += hit.count
             return None
         candidate, note = hit.candidate, ""

@@ -63,7 +63,7 @@ def shrink(finding_dir: str | Path, model: Any = None, model_b: Any = None, max_
         settings = job.settings
         seeds = Seeds(job.given.form, [SeedGroup(_wrapped(finding.seed, job), [finding.seed_index])], False)
         space = build_space(
-            seeds, ranges=settings.ranges, kinds=settings.kinds, fixed=settings.fixed, eps=settings.eps,
+            seeds, ranges=_ranges_of(finding, settings), kinds=settings.kinds, fixed=settings.fixed, eps=settings.eps,
             constraint=job.constraint(),
         )  # fmt: skip
         objective = _objective_of(job, finding)
@@ -95,6 +95,15 @@ def shrink(finding_dir: str | Path, model: Any = None, model_b: Any = None, max_
                 finding.outputs = outputs_of(job.target, trace)
     finding.save(Path(finding_dir))
     return finding
+
+
+def _ranges_of(finding: Finding, settings: Settings) -> Any:
+    """The ranges of the run: what the user gave, and what its seeds spanned where nothing was given."""
+    if settings.ranges is not None and not isinstance(settings.ranges, dict):
+        return settings.ranges
+    spanned = {n: tuple(r) for n, r in finding.details.get("run", {}).get("ranges", {}).items()}
+    assert finding.call is not None
+    return spanned | {finding.call.resolve(n, "ranges"): r for n, r in (settings.ranges or {}).items()}
 
 
 def job_of(finding: Finding, place: str | Path, model: Any, model_b: Any) -> Job:

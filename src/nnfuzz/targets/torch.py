@@ -52,7 +52,7 @@ class TorchTarget(Target):
             raise UsageError(f"the model is a {type(model).__name__}, but a module or a function of tensors is needed")
         self.model, self.form, self.train, self.patterns = model, form, train, layers
         self.name = name or _name_of(model)
-        self.device = torch.device(device) if device is not None else _device_of(model)
+        self.device = _named_device(device) if device is not None else _device_of(model)
         if device is not None and isinstance(model, nn.Module):
             model.to(self.device)
         self.unit, self.drive, self.why = "batch", "loop", ""
@@ -279,6 +279,19 @@ def _parameters_of(model: Callable[..., Any]) -> list[nn.Parameter]:
 def _device_of(model: Callable[..., Any]) -> torch.device:
     first = next(iter(_parameters_of(model)), None)
     return first.device if first is not None else torch.device("cpu")
+
+
+def _named_device(device: str | torch.device) -> torch.device:
+    """Raises ``UsageError`` for a device that does not exist here."""
+    try:
+        found = torch.device(device)
+        torch.empty(0, device=found)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        said = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UsageError(
+            f"the device {str(device)!r} cannot be used here ({said}): leave it out, or give cpu"
+        ) from None
+    return found
 
 
 def _name_of(model: Callable[..., Any]) -> str:
