@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 SEARCHES = ("nan", "diff", "fuzz", "rows")
 
-MODEL = '''
+MODEL = """
 import torch
 
 class Net(torch.nn.Module):
@@ -32,7 +32,7 @@ def loss_fn(image, label):
 
 def make():
     return lambda x: torch.log(torch.softmax(60 * x, -1))
-'''
+"""
 
 
 def blocks(document: str, language: str) -> list[str]:

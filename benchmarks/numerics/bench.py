@@ -230,7 +230,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=1, help="how many seeds")
     parser.add_argument("--stable", action="store_true", help="the repaired forms: nothing must be found")
     parser.add_argument("--all", action="store_true", help="do not stop at the first finding")
-    parser.add_argument("--mode", choices=list(MODES), default="full", help="functions: gradients off, or random search")
+    parser.add_argument("--mode", choices=list(MODES), default="full", help="of functions: no gradients, random")
     parser.add_argument("--no-grist", action="store_true")
     parser.add_argument("--json", type=Path, help="write the raw results here")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)

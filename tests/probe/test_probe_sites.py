@@ -128,11 +128,13 @@ def test_library_frames_are_passed_over_for_the_users_own():
 
 def test_code_from_a_string_has_a_place(tmp_path):
     path = tmp_path / "model.py"
-    path.write_text(textwrap.dedent("""
+    path.write_text(
+        textwrap.dedent("""
         import torch
         def program(x):
             return torch.log(x)
-    """))
+    """)
+    )
     space: dict[str, Any] = {}
     exec(compile(path.read_text(), str(path), "exec"), space)
     bad = first_bad(space["program"], [torch.zeros(1)])

@@ -75,13 +75,15 @@ def run(
     spec = f"{out}/model.py:unsafe"
     nan = find_nans(
         load_model(spec), seeds, ranges={"image": (-1, 1)}, kinds={"label": "onehot"}, fixed=["label"],
-        max_inputs=200_000, max_seconds=max_seconds, out=out / "nan", reporter=make(), context={"model": spec, "cwd": str(Path.cwd())},
+        max_inputs=200_000, max_seconds=max_seconds, out=out / "nan", reporter=make(),
+        context={"model": spec, "cwd": str(Path.cwd())},
     )  # fmt: skip
     say("\n2. images within 0.4 of a real one that a float16 copy of the classifier names otherwise")
     spec = f"{out}/model.py:classifier"
     half = diff(
         load_model(spec), None, {"image": seeds["image"]}, as_="fp16", ranges=(-1, 1), eps=0.4,
-        max_inputs=200_000, max_seconds=max_seconds, out=out / "fp16", reporter=make(), context={"model": spec, "cwd": str(Path.cwd())},
+        max_inputs=200_000, max_seconds=max_seconds, out=out / "fp16", reporter=make(),
+        context={"model": spec, "cwd": str(Path.cwd())},
     )  # fmt: skip
     return [nan, half]
 

@@ -120,9 +120,7 @@ class Program:
             modules.append(module)
             inner = [(f"{path}.{k}" if path else k, m) for k, m in module._modules.items() if m is not None]
             stack.extend(reversed(inner))
-        graphs = {
-            type(m).forward.__code__.co_filename: m for m in modules if isinstance(m, torch.fx.GraphModule)
-        }
+        graphs = {type(m).forward.__code__.co_filename: m for m in modules if isinstance(m, torch.fx.GraphModule)}
         scripted = any(isinstance(m, torch.jit.ScriptModule) for m in modules)
         return cls(paths, tuple(modules), graphs, scripted)
 

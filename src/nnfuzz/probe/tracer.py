@@ -330,4 +330,3 @@ class _LiveAutograd:
             self._hooks.__exit__(*error)
         self._grad.__exit__(*error)
         self._guard.__exit__(*error)
-

@@ -292,4 +292,3 @@ def storage_of(t: Tensor) -> int:
 def _signs(t: Tensor) -> set[float]:
     low, high = extent(t)
     return {v for v in (low, high) if math.isinf(v)}
-

@@ -8,9 +8,7 @@ from torch import Tensor
 from nnfuzz.probe.catalogue.distances import at_most, is_real, log_limit
 from nnfuzz.probe.hazard import Call, Hazard
 
-_ADVICE = (
-    "subtract the maximum before exp (softmax, logsumexp), use softplus for log(1 + exp), or clamp the argument"
-)
+_ADVICE = "subtract the maximum before exp (softmax, logsumexp), use softplus for log(1 + exp), or clamp the argument"
 
 
 def _bessel(call: Call) -> Tensor:
