@@ -118,6 +118,16 @@ def fuzz(
             "and it must not be large where its gradient vanishes or points the wrong way.",
         ),
     ] = "",
+    check: Annotated[
+        str,
+        option(
+            "--check",
+            metavar="rows",
+            panel=JOB,
+            help="In place of --objective: rows, a row's result must not depend on the rest of its batch "
+            "(the same as nnfuzz rows).",
+        ),
+    ] = "",
     data: DataOptions,
     legal: LegalOptions,
     how: SearchOptions,
@@ -126,6 +136,10 @@ def fuzz(
     out: OutOption,
 ) -> int:
     """Search for inputs that violate a property of your own."""
+    if check:
+        if check != "rows" or objective:
+            raise UsageError(f"--check is {check!r}: it is rows, and stands in place of --objective")
+        return search("check_rows", [model], data, legal, how, budget, style, out, tolerance=None)
     if not objective:
         raise UsageError("fuzz needs a property to violate: give --objective file.py:fn")
     return search("fuzz", [model], data, legal, how, budget, style, out, objective=objective)
