@@ -23,7 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from nnfuzz.probe.catalogue import CATALOGUE
-from nnfuzz.probe.first_bad import call, eager
+from nnfuzz.probe.first_bad import call, eager, unoptimized
 from nnfuzz.probe.hazard import Call, Catalogue, Hazard
 from nnfuzz.probe.magnitude import Provenance, follows
 from nnfuzz.probe.modules import ModuleStack, Program, restored_buffers
@@ -121,8 +121,7 @@ def observe(
         stack.enter_context(restored_buffers(program, only_training=True))
         stack.enter_context(eager())
         if program.scripted:
-            # The profiling executor differentiates whole blocks by itself; without it operands keep their graph.
-            stack.enter_context(torch.jit.optimized_execution(False))  # type: ignore[attr-defined]
+            stack.enter_context(unoptimized(program))  # so that operands keep their graph
         stack.enter_context(torch.enable_grad())
         given_args, given_kwargs = tree_map(_guarded, (tuple(args), kwargs))
         stack.enter_context(modules.entered())
