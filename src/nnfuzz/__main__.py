@@ -1,6 +1,8 @@
 """``python -m nnfuzz`` is the same as ``nnfuzz``."""
 
+import sys
+
 from nnfuzz.cli import main
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -35,9 +35,11 @@ from nnfuzz.targets import Target
 FIRST_BATCH = 64
 GROW_EVERY = 12
 """Batches start small, so that an easy failure costs few inputs, and double after so many batches, for speed."""
-MOST_GROUPS, FEW_GROUPS = 8, 4
-"""Groups of one mutator in a batch: variety for the bandit while batches are small; in large ones every group beyond a
-few costs more time than its variety is worth."""
+MOST_GROUPS = 8
+"""Groups of one mutator in a batch: variety for the bandit while batches are small."""
+LARGE, FEW_GROUPS = 2048, 4
+"""From ``COSTLY_FROM`` rows on a batch has few groups, from ``LARGE`` on half as many: what each further one costs in
+time is then more than its variety is worth."""
 
 Commit = Callable[[list[Record], dict[str, Any], list[int]], None]
 
@@ -251,7 +253,9 @@ class Fuzzer:
 
 
 def _groups(count: int) -> int:
-    return FEW_GROUPS if count >= COSTLY_FROM else max(1, min(MOST_GROUPS, count // LEAST_GROUP))
+    if count >= COSTLY_FROM:
+        return FEW_GROUPS // 2 if count >= LARGE else FEW_GROUPS
+    return max(1, min(MOST_GROUPS, count // LEAST_GROUP))
 
 
 def hash_of(error: Exception) -> int:
