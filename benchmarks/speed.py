@@ -1,7 +1,7 @@
 """Proof 4: a run's inputs/s over the bare model's samples/s; the cost of an input with a large corpus; the memory
 bound.
 
-    python benchmarks/speed.py [--parts share cost memory] [--repeats 5] [--inputs 2000000] [--profile]
+    python benchmarks/speed.py [--parts share cost memory] [--repeats 5] [--threads 1 --processor-time] [--profile]
 
 share: for each network the bare model (its best batch size, chosen first), a run, and the bare model again, over
 and over; each run's inputs/s is divided by the mean of the two bare rates beside it, and the median of those shares
@@ -29,6 +29,7 @@ import lab
 import nnfuzz
 from nnfuzz.demo.mnist import UnsafeLoss
 from nnfuzz.fuzzer import Fuzzer, Limits
+from nnfuzz.report.base import SilentReporter
 from nnfuzz.targets.precision import derive
 
 ORIGINAL = {"MLP": 0.015, "MLP, unsafe loss": 0.015, "MLP, float32 / float16": 0.028}
@@ -36,7 +37,16 @@ ORIGINAL = {"MLP": 0.015, "MLP, unsafe loss": 0.015, "MLP, float32 / float16": 0
 REQUIRED = {"MLP": (0.4, 0.7), "ResNet-20, 32×32": (0.85, 0.95)}
 
 
-def bare(call: Callable[[Tensor], Any], seeds: Tensor, seconds: float, batch: int | None = None) -> tuple[float, int]:
+Clock = Callable[[], float]
+
+
+def bare(
+    call: Callable[[Tensor], Any],
+    seeds: Tensor,
+    seconds: float,
+    batch: int | None = None,
+    clock: Clock = time.perf_counter,
+) -> tuple[float, int]:
     """Samples/s of the model alone and its batch size, the best of several unless given. A rate is the median of its
     slices, so that one interruption does not count."""
     best = (0.0, 0)
@@ -44,17 +54,17 @@ def bare(call: Callable[[Tensor], Any], seeds: Tensor, seconds: float, batch: in
     with torch.inference_mode():
         for count in sizes:
             x = seeds[torch.arange(count) % len(seeds)].contiguous()
-            began = time.perf_counter()
+            began = clock()
             call(x)
-            if batch is None and best[1] and time.perf_counter() - began > seconds:
+            if batch is None and best[1] and clock() - began > seconds:
                 break  # larger ones would take too long to be measured, and are no faster
-            rates, until = [], time.perf_counter() + seconds
-            while time.perf_counter() < until or len(rates) < 3:
-                began, done = time.perf_counter(), 0
-                while done == 0 or time.perf_counter() - began < 0.05:
+            rates, until = [], clock() + seconds
+            while clock() < until or len(rates) < 3:
+                began, done = clock(), 0
+                while done == 0 or clock() - began < 0.05:
                     call(x)
                     done += count
-                rates.append(done / (time.perf_counter() - began))
+                rates.append(done / (clock() - began))
             best = max(best, (statistics.median(rates), count))
     return best
 
@@ -98,23 +108,50 @@ def subjects(names: list[str] | None = None) -> dict[str, tuple[Callable[[Tensor
     return {n: s for n, s in made.items() if names is None or n in names}
 
 
-def share(name: str, repeats: int, inputs: int, seconds: float, threads: int, patience: float = 1.0) -> dict[str, Any]:
-    """Bare, run, bare, run, …, bare."""
+class Marks(SilentReporter):
+    """The clock after the first batch and after the last."""
+
+    def __init__(self, clock: Clock):
+        self.clock = clock
+        self.first: tuple[int, float] | None = None
+        self.last = (0, 0.0)
+
+    def update(self, stats: Any, findings: Any) -> None:
+        self.last = (stats.inputs, self.clock())
+        self.first = self.first or self.last
+
+    @property
+    def rate(self) -> float:
+        """Inputs a second between the two."""
+        assert self.first is not None
+        return (self.last[0] - self.first[0]) / (self.last[1] - self.first[1])
+
+
+def share(
+    name: str,
+    repeats: int,
+    inputs: int,
+    seconds: float,
+    threads: int,
+    patience: float = 1.0,
+    clock: Clock = time.perf_counter,
+) -> dict[str, Any]:
+    """Bare, run, bare, run, …, bare. A run's rate is that from its first batch to its last."""
     lab.start(threads)
     call, seeds, run = subjects([name])[name]
     run(max_inputs=10_000, max_seconds=2.0)  # wakes threads and pools
-    _, batch = bare(call, seeds, patience / 3)
-    rates, rows = [bare(call, seeds, patience, batch)[0]], []
+    _, batch = bare(call, seeds, patience / 3, clock=clock)
+    rates, rows = [bare(call, seeds, patience, batch, clock)[0]], []
     for seed in range(repeats):
-        began = time.perf_counter()
-        done = run(max_inputs=inputs, max_seconds=seconds, seed=seed)
-        wall = time.perf_counter() - began
-        rates.append(bare(call, seeds, patience, batch)[0])
+        marks, began = Marks(clock), clock()
+        done = run(max_inputs=inputs, max_seconds=seconds, seed=seed, reporter=marks)
+        whole = clock() - began
+        rates.append(bare(call, seeds, patience, batch, clock)[0])
         beside = (rates[-2] + rates[-1]) / 2
         rows.append(
             {
-                "share": done.stats.rate / beside, "share_wall": done.stats.inputs / wall / beside,
-                "rate": done.stats.rate, "inputs": done.stats.inputs, "corpus": len(done.corpus),
+                "share": marks.rate / beside, "share_whole": done.stats.inputs / whole / beside,
+                "rate": marks.rate, "inputs": done.stats.inputs, "corpus": len(done.corpus),
                 "model_seconds": done.stats.model_seconds, "seconds": done.stats.seconds, "hits": done.stats.hits,
                 "batch": done.stats.batch_size,
             }
@@ -122,7 +159,9 @@ def share(name: str, repeats: int, inputs: int, seconds: float, threads: int, pa
     return {"bare": rates, "batch": batch, "runs": rows}
 
 
-def cost(repeats: int, sizes: tuple[int, int], threads: int, inputs: int = 40_000) -> dict[str, list[float]]:
+def cost(
+    repeats: int, sizes: tuple[int, int], threads: int, inputs: int = 40_000, clock: Clock = time.perf_counter
+) -> dict[str, list[float]]:
     """Seconds an input by corpus size; two fuzzers at full batch size take turns."""
     lab.start(threads)
     mlp, _ = lab.classifier()
@@ -133,19 +172,19 @@ def cost(repeats: int, sizes: tuple[int, int], threads: int, inputs: int = 40_00
         for fuzzer, entries in zip((small, large), sizes, strict=True):
             lab.prefill(fuzzer, entries)
             fuzzer.stats.batches = 100_000  # batches have grown to their full size
-            go_on(fuzzer, inputs)
+            go_on(fuzzer, inputs, clock)
         for _ in range(repeats):
             for fuzzer, entries in zip((small, large), sizes, strict=True):
-                found.setdefault(str(entries), []).append(go_on(fuzzer, inputs))
+                found.setdefault(str(entries), []).append(go_on(fuzzer, inputs, clock))
         found["entries at the end"] = [len(small.corpus), len(large.corpus)]
     return found
 
 
-def go_on(fuzzer: Fuzzer, inputs: int) -> float:
+def go_on(fuzzer: Fuzzer, inputs: int, clock: Clock) -> float:
     """Seconds an input over so many more inputs."""
-    before, began = fuzzer.stats.inputs, time.perf_counter()
+    before, began = fuzzer.stats.inputs, clock()
     fuzzer.loop(Limits(max_inputs=before + inputs), lambda: None)
-    return (time.perf_counter() - began) / (fuzzer.stats.inputs - before)
+    return (clock() - began) / (fuzzer.stats.inputs - before)
 
 
 def memory(cap: int, inputs: int, threads: int) -> dict[str, Any]:
@@ -193,8 +232,14 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=12.0, help="at most, of each run")
     parser.add_argument("--sizes", type=int, nargs=2, default=[1000, 100_000], help="corpus entries compared")
     parser.add_argument("--cap", type=int, default=2 << 20, help="bytes, for the memory bound")
+    parser.add_argument(
+        "--processor-time", action="store_true", help="count the process's own time: for a busy machine, on one thread"
+    )
     parser.add_argument("--profile", action="store_true", help="profile a run of each network instead")
     options = parser.parse_args()
+    clock = time.process_time if options.processor_time else time.perf_counter
+    if options.processor_time and options.threads != 1:
+        parser.error("--processor-time counts the time of all threads together: add --threads 1")
     lab.start(options.threads)
     print(lab.heading(options.threads))
     names = options.networks or list(subjects())
@@ -204,7 +249,9 @@ def main() -> None:
         return
     data: dict[str, Any] = {}
     if "share" in options.parts:
-        data["share"] = {n: share(n, options.repeats, options.inputs, options.seconds, options.threads) for n in names}
+        data["share"] = {
+            n: share(n, options.repeats, options.inputs, options.seconds, options.threads, clock=clock) for n in names
+        }
         lines = []
         for name, got in data["share"].items():
             shares = [r["share"] for r in got["runs"]]
@@ -215,7 +262,7 @@ def main() -> None:
                     f"{statistics.median(got['bare']):,.0f} ({got['batch']})",
                     lab.show(lab.middle(got["runs"], "rate")),
                     f"{statistics.median(shares):.2f} ({min(shares):.2f}–{max(shares):.2f})",
-                    lab.show(lab.middle(got["runs"], "share_wall"), 2),
+                    lab.show(lab.middle(got["runs"], "share_whole"), 2),
                     "–" if least is None else f"{least} (aim {aim})",
                     lab.show(ORIGINAL.get(name), 3),
                 ]
@@ -225,7 +272,7 @@ def main() -> None:
         print(lab.table(heads, lines) + "\n")
     if "cost" in options.parts:
         small, large = options.sizes
-        data["cost"] = cost(max(5, options.repeats), (small, large), options.threads)
+        data["cost"] = cost(max(5, options.repeats), (small, large), options.threads, clock=clock)
         micro = [1e6 * statistics.median(data["cost"][str(n)]) for n in (small, large)]
         lines = [[f"{n:,}", f"{m:.2f}", f"{m / micro[0]:.2f}"] for n, m in zip(options.sizes, micro, strict=True)]
         print(lab.table(["corpus entries", "µs an input", "ratio (required: at most 1.5)"], lines) + "\n")
