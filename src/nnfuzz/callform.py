@@ -47,7 +47,10 @@ class CallForm:
 
     def call(self, model: Callable[..., Any], values: Mapping[str, Any]) -> Any:
         args, kwargs = self.bind(values)
-        return model(*args, **kwargs)
+        try:
+            return model(*args, **kwargs)
+        except SystemExit as leave:  # else a model could end the search, and with a status that says "nothing found"
+            raise RuntimeError(f"the model called sys.exit({leave.code!r})") from leave
 
     def resolve(self, name: str | int, what: str) -> str:
         """The canonical name for a parameter name or an index; one sentence if there is none."""
@@ -89,6 +92,9 @@ class CallForm:
         name of a one-parameter model is passed whole. Tuples and single tensors go by position.
         """
         names, takes_any_keyword, takes_any_position = parameters(model)
+        _all_given(model, candidate)
+        if isinstance(candidate, dict) and isinstance(model, torch.fx.GraphModule) and set(candidate) == set(names):
+            candidate = tuple(candidate[n] for n in names)  # an exported program takes its arguments by position
         if isinstance(candidate, dict):
             return _of_dict(candidate, names, takes_any_keyword, takes_any_position)
         parts = tuple(candidate) if isinstance(candidate, tuple) else (candidate,)
@@ -107,6 +113,9 @@ def parameters(model: Callable[..., Any]) -> tuple[list[str], bool, bool]:
     scripted: Any = getattr(model, "forward", None) if isinstance(model, torch.jit.ScriptModule) else model
     if isinstance(model, torch.jit.ScriptModule | torch.jit.ScriptFunction):
         return [a.name for a in scripted.schema.arguments if a.name != "self"], False, False
+    exported: Any = getattr(getattr(model, "graph", None), "_codegen", None)
+    if isinstance(model, torch.fx.GraphModule) and hasattr(exported, "pytree_info"):
+        return [n for n in exported.pytree_info.orig_args if n != "self"], False, False
     try:
         found = inspect.signature(model.forward if isinstance(model, torch.nn.Module) else model)
     except (TypeError, ValueError):
@@ -115,6 +124,22 @@ def parameters(model: Callable[..., Any]) -> tuple[list[str], bool, bool]:
     stars = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
     any_keyword, any_position = (any(k == star for _, k in kinds) for star in stars)
     return [n for n, k in kinds if k not in stars], any_keyword, any_position
+
+
+def _all_given(model: Callable[..., Any], candidate: Any) -> None:
+    """Raises ``UsageError`` when the seeds give fewer inputs than the model asks for."""
+    if isinstance(model, torch.jit.ScriptModule | torch.jit.ScriptFunction | torch.fx.GraphModule):
+        return
+    try:
+        found = inspect.signature(model.forward if isinstance(model, torch.nn.Module) else model).parameters.values()
+    except (TypeError, ValueError):
+        return
+    plain = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    needed = [p.name for p in found if p.default is p.empty and p.kind in plain]
+    given = len(candidate) if isinstance(candidate, dict | tuple) else 1
+    if given < len(needed):
+        names = ", ".join(candidate) if isinstance(candidate, dict) else f"{given} of them"
+        raise UsageError(f"the model takes the inputs {', '.join(needed)} but the seeds give {names}: give them all")
 
 
 def flatten(candidate: Any, form: CallForm) -> Batch:

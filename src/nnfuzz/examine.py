@@ -81,6 +81,7 @@ class Examiner:
     elapsed: Callable[[], float]
     shrink_budget: int = SHRINK_BUDGET
     watch_internal: bool = False
+    late: Callable[[], bool] = lambda: False
     seeds: dict[int, Batch] = field(default_factory=dict)
     keys: dict[tuple[str, int], KeyState] = field(default_factory=dict)
     findings: dict[str, Finding] = field(default_factory=dict)
@@ -165,7 +166,7 @@ class Examiner:
         values = hit.anchor.values
         if self.shrink_budget <= 0 or any(hit.candidate[n].shape != values[n].shape for n in hit.candidate):
             return hit.candidate, bad, before, ""
-        shrinker = Shrinker(self.space, hit.anchor, self._fails_like(hit), self.shrink_budget)
+        shrinker = Shrinker(self.space, hit.anchor, self._fails_like(hit), self.shrink_budget, self.late)
         small = shrinker.shrink(hit.candidate)
         self.stats.extra_inputs += shrinker.tried
         self.reseed(0)
@@ -173,7 +174,7 @@ class Examiner:
         if cause is not None and trace is not None:
             found = self._locate(small, cause, cause.phase == "backward")
             if self._text(cause, found) == text:
-                note = "" if shrinker.complete else f"shrinking stopped at its limit of {self.shrink_budget:,} inputs"
+                note = "" if shrinker.complete else f"shrinking stopped early, after {shrinker.tried:,} inputs"
                 return small, found, Confirmation("confirmed", cause, trace), note
         return hit.candidate, bad, before, "not shrunk: nearer cases fail in another way"
 
@@ -205,7 +206,7 @@ class Examiner:
                 mask[i] = got is not None and got.text == cause.text
             return mask
 
-        shrinker = Shrinker(self.space, hit.anchor, fails, min(self.shrink_budget, 1000))
+        shrinker = Shrinker(self.space, hit.anchor, fails, min(self.shrink_budget, 1000), self.late)
         small = shrinker.shrink(hit.candidate)
         self.stats.extra_inputs += shrinker.tried
         return small

@@ -20,6 +20,8 @@ def start(fuzzer: Fuzzer, groups: list[SeedGroup]) -> None:
     for group in groups:
         for a in range(0, len(group.index), fuzzer.most_rows):
             part = slice(a, a + fuzzer.most_rows)
+            if a and fuzzer.late():
+                break
             _admit(fuzzer, rows(group.batch, part), group.index[part])
     fuzzer.commit([])
 

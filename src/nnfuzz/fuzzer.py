@@ -84,6 +84,8 @@ class Fuzzer:
         self.keeper, self.examiner, self.stats = parts.keeper, parts.examiner, parts.stats
         self._commit = commit
         self.stop_asked = False
+        self.deadline: float | None = None
+        """``elapsed`` at which the run is over; asked within a step too, since one call of a model may take seconds."""
         self._in_tail = False
         self._resumed_at, self._before = time.perf_counter(), 0.0
 
@@ -109,9 +111,11 @@ class Fuzzer:
             self._climb(rng)
         mutators = self.parts.breeder.balanced([n for n in names if n != gradient.NAME], count, rng)
         count = self._within(limits, count)
-        if mutators and count and not (limits.stop_on_first and self.examiner.findings):
+        if mutators and count and not self.late() and not (limits.stop_on_first and self.examiner.findings):
             for brood in self.parts.breeder.broods(count, mutators, rng):
                 self.run_brood(brood, objective, rng)
+                if self.late():
+                    break
         self.commit(self.keeper.make_room())
 
     def run_brood(self, brood: Brood, objective: Objective, rng: np.random.Generator, *, again: bool = False) -> None:
@@ -234,6 +238,14 @@ class Fuzzer:
     def elapsed(self) -> float:
         """Seconds of fuzzing, over all sessions of the run."""
         return self._before + time.perf_counter() - self._resumed_at
+
+    def late(self) -> bool:
+        """Time is up, or somebody asked to stop."""
+        return self.stop_asked or (self.deadline is not None and self.elapsed() >= self.deadline)
+
+    def much_too_late(self) -> bool:
+        """Also beyond the grace that shrinking the last finding is given."""
+        return self.deadline is not None and self.elapsed() >= 1.25 * self.deadline + 1
 
     def resume_clock(self, seconds: float) -> None:
         self._before, self._resumed_at = seconds, time.perf_counter()

@@ -20,6 +20,7 @@ from nnfuzz.seeds import SeedGroup, Seeds, read_seeds
 from nnfuzz.settings import Settings
 from nnfuzz.space import Batch, InputSpace, rows, size
 from nnfuzz.targets import PairTarget, Target, TorchTarget, Want
+from nnfuzz.targets.drive import Named
 from nnfuzz.targets.precision import derive
 from nnfuzz.targets.rowwise import RowwiseTarget
 from nnfuzz.targets.unit import Plan, check_drive, decide
@@ -297,13 +298,23 @@ def plan_for(side: TorchTarget, seeds: Seeds, settings: Settings, whole: bool) -
     )
     found: list[Plan] = []
 
+    def call(inputs: Batch) -> Named:
+        return side.call(
+            {n: t.clone() for n, t in inputs.items()}
+        )  # whether the model keeps its input is not known yet
+
     def attempt() -> None:
-        found[:] = [decide(side.call, moved, settings.unit, shapes_are_whole=whole)]
+        found[:] = [decide(call, moved, settings.unit, shapes_are_whole=whole)]
 
     side.find_grad_mode(attempt)
     if not found:
         attempt()
-    return found[0]
+    plan = found[0]
+    whole_first = plan.seeds.groups[0].batch
+    side.look_twice(
+        rows(whole_first, slice(0, 1)) if plan.unit == "sample" else {n: t[0] for n, t in whole_first.items()}
+    )
+    return plan
 
 
 def on_device(plan: Plan, side: TorchTarget) -> Plan:

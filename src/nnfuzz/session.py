@@ -21,6 +21,7 @@ from nnfuzz.breed import Breeder
 from nnfuzz.checkpoint import restore
 from nnfuzz.corpus import Corpus
 from nnfuzz.coverage import COVERAGES
+from nnfuzz.errors import NnfuzzError
 from nnfuzz.examine import Examiner
 from nnfuzz.findings.enrich import Enricher
 from nnfuzz.fuzzer import Fuzzer, Limits, Parts
@@ -109,6 +110,10 @@ class Session:
                 firstlook.start(fuzzer, groups)
             fuzzer.stats.raw_rate = raw_rate(target, max(groups, key=lambda g: len(g.index)), fuzzer.most_rows)
             return self._loop(fuzzer, store)
+        except NnfuzzError:
+            if self.store is None and isinstance(store, RunStore):
+                store.discard()  # a run that never began must not stand in the way of the corrected command
+            raise
         finally:
             store.close()
 
@@ -182,7 +187,10 @@ class Session:
             commit=store.commit if isinstance(store, RunStore) else None,
         )
         keeper.elapsed = fuzzer.elapsed
-        examiner.elapsed = fuzzer.elapsed
+        examiner.elapsed, examiner.late = fuzzer.elapsed, fuzzer.much_too_late
+        fuzzer.deadline = settings.max_seconds
+        if climber is not None:
+            climber.late = fuzzer.late
         return fuzzer
 
     def _mutators(self, space: InputSpace) -> tuple[Bandit, dict[str, Mutator]]:
@@ -240,7 +248,7 @@ class Session:
             settings={
                 "coverage": settings.coverage,
                 "watch": settings.watch,
-                "gradients": fuzzer.parts.climber is not None,
+                "gradients": settings.gradients,
                 "batch": fuzzer.most_rows,
                 "mutators": len(fuzzer.parts.bandit.names),
             },

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nnfuzz.errors import UsageError
 from nnfuzz.kinds import KINDS, finite, rows_all
 
 Batch = dict[str, Tensor]
@@ -201,7 +202,18 @@ class InputSpace:
     def _constrain(self, batch: Batch, anchors: Anchors) -> Batch:
         assert self.constraint is not None
         before = {s.name: batch[s.name] for s in self}
-        answer = self.constraint(dict(batch))
+        title = getattr(self.constraint, "__name__", "constraint")
+        try:
+            answer = self.constraint(dict(batch))
+        except Exception as error:
+            raise UsageError(f"the constraint {title} raised {type(error).__name__}: {error}") from error
+        if not isinstance(answer, Mapping) or any(
+            not isinstance(answer.get(n), Tensor) or answer[n].shape != x.shape for n, x in before.items()
+        ):
+            raise UsageError(
+                f"the constraint {title} must return a dict with a tensor of the same shape for each of "
+                f"{', '.join(before)}: return what it was given, changed"
+            )
         after = {n: answer[n].to(before[n].dtype) for n in before}
         ok = self.legal_boxes(after, anchors)
         for name, x in after.items():

@@ -23,9 +23,11 @@ def raw_rate(target: Target, group: SeedGroup, most_rows: int, patience: float =
 
 
 def _best_rate(target: Target, group: SeedGroup, most_rows: int, patience: float) -> float:
-    sizes = sorted({min(64, most_rows), max(1, most_rows // 4), most_rows})
-    best = 0.0
+    sizes = sorted({1, min(64, most_rows), max(1, most_rows // 4), most_rows})
+    best, started = 0.0, time.perf_counter()
     for count in sizes:
+        if time.perf_counter() - started > patience:  # a slow model: what is known must do
+            break
         index = torch.arange(count) % len(group.index)
         batch = {n: t[index.to(t.device)] for n, t in group.batch.items()}
         began = last = time.perf_counter()

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -142,6 +143,14 @@ class RunStore:
                 self._plot = _open_table(path)
             row = stats.plot_row()
             append_whole(self._plot, ",".join(str(row[c]) for c in PLOT_COLUMNS) + "\n")
+
+    def discard(self) -> None:
+        """Removes the directory of a run that never got to its first batch; one that did is left as it is."""
+        state = self.state()
+        if self._lock is None or (state is not None and state.get("counters", {}).get("batches")):
+            return
+        self.close()
+        shutil.rmtree(self.path, ignore_errors=True)
 
     def close(self) -> None:
         """Safe to call twice."""

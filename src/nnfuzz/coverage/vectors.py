@@ -19,6 +19,9 @@ WIDE = 4096
 ROUNDING = 1e-5
 """A spread below this share of a feature's size is rounding, and would be blown up to look like novelty."""
 
+MOST_FEATURES = 1 << 16
+"""Still wider ones are averaged over runs of neighbours."""
+
 FAR = 1e6
 """Vectors are clipped here, in seed standard deviations, so that squared distances stay finite in float32."""
 
@@ -103,7 +106,10 @@ def _flat(t: Tensor) -> Tensor:
         return t[:, None]
     while t.dim() > 2 and t[0].numel() > WIDE:
         t = t.mean(-1)
-    return t.flatten(1)
+    t = t.flatten(1)
+    if t.shape[1] > MOST_FEATURES:  # a projection matrix for millions of outputs would outweigh the model
+        t = torch.nn.functional.adaptive_avg_pool1d(t.nan_to_num(0.0, FAR, -FAR)[:, None], MOST_FEATURES)[:, 0]
+    return t
 
 
 def _fit_width(features: Tensor, width: int) -> Tensor:

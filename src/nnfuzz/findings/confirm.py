@@ -84,7 +84,7 @@ def locate(target: Target, candidate: Batch, *, backward: bool, watch_internal: 
             params=[p for p in side.parameters if p.requires_grad] if backward else (),
             watch="internal" if watch_internal else "outputs",
         )
-    except Exception:  # what cannot be looked into is still a finding, without a site
+    except (Exception, SystemExit):  # what cannot be looked into is still a finding, without a site
         return None
 
 

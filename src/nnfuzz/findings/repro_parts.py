@@ -287,7 +287,7 @@ def fails_backward(model: Callable[..., Any]) -> bool:
     with torch.enable_grad():
         outputs = named(call(model, inputs))
         live = [t for t in outputs.values() if t.requires_grad]
-        torch.stack([t.sum().abs() if t.is_complex() else t.sum().double() for t in live]).sum().backward()
+        torch.stack([(torch.view_as_real(t) if t.is_complex() else t).sum().double() for t in live]).sum().backward()
     show(outputs)
     leaves = dict(inputs)
     if isinstance(model, torch.nn.Module):

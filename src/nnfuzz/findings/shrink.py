@@ -30,11 +30,18 @@ class Shrinker:
 
     Args:
         space: what is legal. anchor: the seed (leading axis 1) of the candidate's shape.
-        fails: judges a batch. budget: most candidates that may be run.
+        fails: judges a batch. budget: most candidates that may be run. late: says when time is up.
     """
 
-    def __init__(self, space: InputSpace, anchor: Anchors, fails: Fails, budget: int):
-        self.space, self.anchor, self.fails, self.budget = space, anchor, fails, budget
+    def __init__(
+        self,
+        space: InputSpace,
+        anchor: Anchors,
+        fails: Fails,
+        budget: int,
+        late: Callable[[], bool] = lambda: False,
+    ):
+        self.space, self.anchor, self.fails, self.budget, self.late = space, anchor, fails, budget, late
         self.tried = 0
         self.complete = True
 
@@ -148,7 +155,7 @@ class Shrinker:
 
     def _ask(self, tries: Batch) -> Tensor | None:
         """None when the budget does not allow it."""
-        if self.tried + size(tries) > self.budget:
+        if self.tried + size(tries) > self.budget or self.late():
             self.complete = False
             return None
         self.tried += size(tries)

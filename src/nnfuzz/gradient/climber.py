@@ -73,6 +73,7 @@ class Climber:
         self.generator = torch.Generator(device)
         self.dead = 0
         self.trouble = ""
+        self.late: Callable[[], bool] = lambda: False
 
     @property
     def alive(self) -> bool:
@@ -92,7 +93,7 @@ class Climber:
         bucket, picked = self._starts(table, rng)
         try:
             made = self._climb(guide, table, bucket, picked, rng)
-        except Exception as error:  # a model that cannot be traced is still fuzzed by mutation; the run says so
+        except (Exception, SystemExit) as error:  # what cannot be traced is still mutated; the run says so
             self.trouble = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:200]
             return None
         self.dead = 0 if made is not None else self.dead + 1
@@ -149,7 +150,7 @@ class Climber:
                 stepper.learn(better)
             edge = torch.tensor([k is not None and guide.has_edge(k) for k in keys], device=self.device)
             frozen = (edge & (distance <= 0)) | ~distance.isfinite()
-            if step == STEPS[self.unit] or bool(frozen.all()):
+            if step == STEPS[self.unit] or bool(frozen.all()) or self.late():
                 break
             x = stepper.move(
                 {n: _where(better, t, best_x[n]) for n, t in x.items()}, gradients, distance, frozen, self.generator

@@ -44,7 +44,7 @@ def comparison(spec: str | Callable[..., Any], unit: str = "sample") -> Comparis
         if name == "argmax":
             return _argmax(int(rest) if rest else None)
         if name == "topk":
-            return _topk(max(1, int(rest or 5)))
+            return _topk(int(rest or 5))
         if name == "threshold":
             return _threshold(float(rest or 0.5))
         if name == "allclose":
@@ -52,6 +52,8 @@ def comparison(spec: str | Callable[..., Any], unit: str = "sample") -> Comparis
             return _allclose(numbers[0], numbers[1] if len(numbers) > 1 else 0.0)
         if name == "cosine":
             return _cosine(float(rest or 0.99))
+    except UsageError:
+        raise
     except ValueError:
         raise UsageError(f"the comparison {spec!r} has a parameter that is not a number: write, say, topk:5") from None
     raise UsageError(
@@ -113,6 +115,9 @@ def _argmax(axis: int | None) -> Comparison:
 
 
 def _topk(k: int) -> Comparison:
+    if k < 1:
+        raise UsageError(f"topk:{k} looks at no class: give topk:1 or more")
+
     def compare(a: Named, b: Named) -> Compared:
         sets, margins = [], []
         for side in (a, b):
@@ -124,6 +129,10 @@ def _topk(k: int) -> Comparison:
             sets.append(labels[..., :k].sort(-1).values)
             edge = (values[..., k - 1] - values[..., k]) / values[..., k - 1].abs().clamp(min=1e-30)
             margins.append(flat(edge).amin(1) if edge.dim() > 1 else edge)
+        if sets[0].shape != sets[1].shape:
+            raise UsageError(
+                f"topk compares equal shapes, but A gives {tuple(sets[0].shape)} and B {tuple(sets[1].shape)}"
+            )
         differ = flat((sets[0] != sets[1]).any(-1)).any(1) if sets[0].dim() > 2 else (sets[0] != sets[1]).any(1)
         tie = (margins[0] < TIE) & (margins[1] < TIE)
         return Compared(differ, tie, -torch.minimum(*margins).nan_to_num(0.0), margin_a=margins[0], margin_b=margins[1])
@@ -183,7 +192,12 @@ def _custom(fn: Callable[..., Any]) -> Comparison:
     def compare(a: Named, b: Named) -> Compared:
         from nnfuzz.objectives.property import as_given, read_answer
 
-        mask, score = read_answer(fn(as_given(a), as_given(b)), len(next(iter(a.values()))), "compare")
+        title = getattr(fn, "__name__", "compare")
+        try:
+            answer = fn(as_given(a), as_given(b))
+        except Exception as error:
+            raise UsageError(f"the comparison {title} raised {type(error).__name__}: {error}") from error
+        mask, score = read_answer(answer, len(next(iter(a.values()))), title)
         return Compared(mask, torch.zeros_like(mask), score)
 
     return compare

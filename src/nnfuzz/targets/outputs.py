@@ -11,21 +11,22 @@ from torch import Tensor
 
 def named_outputs(value: Any, prefix: str = "") -> dict[str, Tensor]:
     """Tensors of a model's return value by name: a single one is ``output``; tuples give ``0``, ``1``; dicts, named
-    tuples and dataclasses (as Hugging Face returns them) their keys, nested with dots. Numbers become tensors,
-    anything else is left out."""
+    tuples and dataclasses (as Hugging Face returns them) their keys, nested with dots. Plain numbers count where there
+    is no tensor at all (beside tensors they are settings: a length, a flag); anything else is left out."""
     found: dict[str, Tensor] = {}
-    _walk(value, prefix, found)
-    return found
+    numbers: dict[str, Tensor] = {}
+    _walk(value, prefix, found, numbers)
+    return found or numbers
 
 
-def _walk(value: Any, name: str, found: dict[str, Tensor]) -> None:
+def _walk(value: Any, name: str, found: dict[str, Tensor], numbers: dict[str, Tensor]) -> None:
     if isinstance(value, Tensor):
         found[name or "output"] = value
     elif isinstance(value, bool | int | float | complex):
-        found[name or "output"] = torch.as_tensor(value)
+        numbers[name or "output"] = torch.as_tensor(value)
     else:
         for key, part in _parts(value):
-            _walk(part, f"{name}.{key}" if name else str(key), found)
+            _walk(part, f"{name}.{key}" if name else str(key), found, numbers)
 
 
 def _parts(value: Any) -> list[tuple[str, Any]]:

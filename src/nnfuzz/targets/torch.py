@@ -13,7 +13,7 @@ from nnfuzz.callform import CallForm
 from nnfuzz.errors import ModelFailure, UsageError
 from nnfuzz.space import Batch, rows, size
 from nnfuzz.targets.base import Target, Trace, Want
-from nnfuzz.targets.drive import DRIVES, Named
+from nnfuzz.targets.drive import DRIVES, Named, agree
 from nnfuzz.targets.inside import InsideWatch, Known
 from nnfuzz.targets.outputs import named_outputs
 from nnfuzz.targets.taps import Taps, all_leaves, by_pattern, last_hidden, reachable_modules
@@ -62,6 +62,7 @@ class TorchTarget(Target):
         self.notes: list[str] = []
         self._inside: Known | None = None
         self.parameters = _parameters_of(model)
+        self.works_in_place = False
         self.labels: frozenset[str] = frozenset()
         """Inputs that are given, not computed: nobody differentiates with respect to them."""
 
@@ -85,16 +86,13 @@ class TorchTarget(Target):
     @contextmanager
     def session(self) -> Iterator[None]:
         """Eval mode (or training mode when asked) for as long as the run lasts; the user's own modes come back."""
-        module = self.model if isinstance(self.model, nn.Module) else None
-        before = {m: m.training for m in module.modules()} if module is not None else {}
-        if module is not None:
+        used = reachable_modules(self.model)
+        before = {m: m.training for module in used.values() for m in module.modules()}
+        for path, module in used.items():
             if module.training and not self.train:
-                self.notes.append(f"{self.name} was in training mode and is run in eval mode (--train keeps it)")
+                who = f"{path!r} in {self.name}" if path else self.name
+                self.notes.append(f"{who} was in training mode and is run in eval mode (--train keeps it)")
             _set_mode(module, self.train)
-        else:
-            for path, used in reachable_modules(self.model).items():
-                if used.training:
-                    self.notes.append(f"{self.name} uses the module {path!r}, which is in training mode and stays so")
         try:
             with self._buffers_kept():  # of the first look, too
                 yield
@@ -105,7 +103,27 @@ class TorchTarget(Target):
     def call(self, inputs: Batch) -> Named:
         """The model on one model input, under the run's gradient mode."""
         with self.grad_mode():
-            return named_outputs(self.form.call(self.model, inputs))
+            return named_outputs(self.form.call(self.model, self._own(inputs)))
+
+    def _own(self, inputs: Batch) -> Batch:
+        """Copies, for a model that works on its input in place."""
+        return {n: t.clone() for n, t in inputs.items()} if self.works_in_place else inputs
+
+    def look_twice(self, inputs: Batch) -> None:
+        """Two calls on the same input: a model that changes it gets copies from now on, one that answers differently is
+        said to be nondeterministic. Raises ``UsageError`` when the outputs hold no tensor."""
+        self.works_in_place = True
+        mine = {n: t.clone() for n, t in inputs.items()}
+        with self.grad_mode():
+            first = named_outputs(self.form.call(self.model, mine))
+        again = self.call(inputs)
+        self.works_in_place = any(not torch.equal(mine[n], t) for n, t in inputs.items() if not t.isnan().any())
+        if self.works_in_place:
+            self.notes.append(f"{self.name} changes its input in place, so it is given copies")
+        if not first:
+            raise UsageError(f"{self.name} returns no tensor and no number, so there is nothing to look at")
+        if not agree(first, again):
+            self.notes.append(f"{self.name} is not deterministic: two calls on one input differ")
 
     def find_grad_mode(self, attempt: Callable[[], Any]) -> None:
         """Keeps the first gradient mode under which ``attempt`` runs; the last error otherwise stays to be raised."""
@@ -159,13 +177,13 @@ class TorchTarget(Target):
         def call(inputs: Batch) -> Named:
             with self.grad_mode():
                 if not use_layers and not use_watched:
-                    return named_outputs(self.form.call(self.model, inputs))
+                    return named_outputs(self.form.call(self.model, self._own(inputs)))
                 taps = Taps(
                     ({f"layer:{n}": p for n, p in self._taps.plan.items()} if use_layers else {})
                     | ({f"watch:{n}": p for n, p in self._watch_taps.plan.items()} if use_watched else {})
                 )
                 with taps.attached() as caught:
-                    outputs = named_outputs(self.form.call(self.model, inputs))
+                    outputs = named_outputs(self.form.call(self.model, self._own(inputs)))
                 return {**outputs, **caught}
 
         return call
@@ -192,7 +210,7 @@ class TorchTarget(Target):
     def _backward_once(self, batch: Batch, *, per_row: bool) -> Trace:
         with torch.inference_mode(False), torch.enable_grad():
             leaves = self.differentiable({n: t.clone() for n, t in batch.items()})
-            inputs = leaves if per_row else {n: t[0] for n, t in leaves.items()}
+            inputs = self._own(leaves if per_row else {n: t[0] for n, t in leaves.items()})
             outputs = named_outputs(self.form.call(self.model, inputs))
             live = [t for t in outputs.values() if t.requires_grad and (t.is_floating_point() or t.is_complex())]
             wrt = {n: t for n, t in leaves.items() if t.requires_grad}
@@ -201,7 +219,9 @@ class TorchTarget(Target):
             gradients = {n: torch.zeros_like(t, requires_grad=False) for n, t in wrt.items()}
             gradients["parameters"] = torch.zeros(count, 1, device=self.device)
             if live and (wrt or params):
-                total = torch.stack([t.sum().abs() if t.is_complex() else t.sum().double() for t in live]).sum()
+                total = torch.stack(
+                    [(torch.view_as_real(t) if t.is_complex() else t).sum().double() for t in live]
+                ).sum()
                 got = torch.autograd.grad(total, [*wrt.values(), *params], allow_unused=True)
                 for name, g in zip(wrt, got, strict=False):
                     if g is not None:

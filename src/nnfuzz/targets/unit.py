@@ -59,6 +59,13 @@ def _by_running(call: Call, seeds: Seeds) -> Plan:
             else "the result of a row depends on the others, or there is one result for all of them"
         )
         return _whole(call, as_whole(seeds, _chunk(seeds)), why)
+    fine = [i for i in range(size(probe)) if _attempt(call, rows(probe, slice(i, i + 1)))[0] is not None]
+    if 2 <= len(fine) < size(probe):  # some seeds make the model raise: what the others are is found without them
+        rest = rows(probe, fine)
+        together, _ = _attempt(call, rest)
+        alone = [_attempt(call, rows(rest, slice(i, i + 1)))[0] for i in range(min(3, len(fine)))]
+        if together is not None and _independent(together, alone, len(fine)):
+            return Plan("sample", "rows", seeds, "each row's result is the same alone and together")
     if singles and singles[0] is not None:
         return _whole(call, as_whole(seeds, 1), "the model takes one row at a time")
     bare = Seeds(seeds.form, seeds.groups, False, seeds.notes)
