@@ -38,8 +38,8 @@ GROW_EVERY = 12
 MOST_GROUPS = 8
 """Groups of one mutator in a batch: variety for the bandit while batches are small."""
 LARGE, FEW_GROUPS = 2048, 4
-"""From ``COSTLY_FROM`` rows on a batch has few groups, from ``LARGE`` on half as many: what each further one costs in
-time is then more than its variety is worth."""
+"""From ``COSTLY_FROM`` rows on a batch has few groups, from ``LARGE`` on the bandit's choice and a one-pass mutator:
+what each further group costs in time is then more than its variety is worth."""
 
 Commit = Callable[[list[Record], dict[str, Any], list[int]], None]
 
@@ -266,7 +266,7 @@ class Fuzzer:
 
 def _groups(count: int) -> int:
     if count >= COSTLY_FROM:
-        return FEW_GROUPS // 2 if count >= LARGE else FEW_GROUPS
+        return 1 if count >= LARGE else FEW_GROUPS
     return max(1, min(MOST_GROUPS, count // LEAST_GROUP))
 
 

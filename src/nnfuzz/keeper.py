@@ -16,10 +16,13 @@ from nnfuzz.guard import Guarded
 from nnfuzz.mutators import Bandit
 from nnfuzz.objectives import Verdict
 from nnfuzz.schedule import Frontier
-from nnfuzz.space import Batch, size
+from nnfuzz.space import Batch, rows, size
 from nnfuzz.stats import MutatorYield, Stats
 from nnfuzz.targets import Trace
 
+LOOKED_AT = 256
+"""Candidates of a batch, drawn at random, whose coverage is looked at; more would cost more than the model. Those that
+enter for their score come on top."""
 MOST_BY_SCORE = 8
 """A batch admits at most this many candidates for their score alone."""
 
@@ -65,19 +68,21 @@ class Keeper:
             clean = clean[:0]
             self._reward(brood, guarded, clean, clean, hits)
             return
-        vectors = self.vectors(guarded.trace, size(batch))
         parents = brood.parents[guarded.ran]
-        novel = self._novel(brood, guarded, vectors, clean, rng)
         seeds = brood.bucket.seed_index[brood.rows[guarded.ran]]
         scores, better = self._by_score(verdict, clean, seeds)
         asked = np.intersect1d(clean, np.searchsorted(guarded.ran, brood.keep)) if len(brood.keep) else brood.keep
+        shown = clean if len(clean) <= LOOKED_AT else np.sort(rng.choice(clean, LOOKED_AT, replace=False))
+        looked = np.unique(np.concatenate([shown, better, asked]))
+        vectors = self.vectors(_part(guarded.trace, looked, size(batch)), len(looked))
+        novel = self._novel(brood, guarded, vectors[torch.from_numpy(np.searchsorted(looked, shown))], shown, rng)
         chosen = np.unique(np.concatenate([novel, better, asked]))
         self._reward(brood, guarded, novel, np.union1d(better, asked), hits)
         if len(novel):
             self.stats.last_novel = self.elapsed()
         if not len(chosen):
             return
-        index = torch.from_numpy(chosen).to(vectors.device)
+        index = torch.from_numpy(np.searchsorted(looked, chosen)).to(vectors.device)
         ids = self._admit(
             Admission(
                 copy_rows(batch, chosen),
@@ -121,13 +126,13 @@ class Keeper:
         return ids
 
     def _novel(
-        self, brood: Brood, guarded: Guarded, vectors: Tensor, clean: NDArray[np.int64], rng: np.random.Generator
+        self, brood: Brood, guarded: Guarded, vectors: Tensor, shown: NDArray[np.int64], rng: np.random.Generator
     ) -> NDArray[np.int64]:
+        """Which of the rows ``shown``, whose vectors these are, are novel."""
         if self.novelty is None:
             return np.empty(0, np.int64)
-        at = torch.from_numpy(brood.rows[guarded.ran[clean]]).to(vectors.device)
-        mine = vectors if len(clean) == len(vectors) else vectors[torch.from_numpy(clean).to(vectors.device)]
-        return clean[self.novelty.select(mine, brood.bucket.vectors.view.index_select(0, at), rng)]
+        at = torch.from_numpy(brood.rows[guarded.ran[shown]]).to(vectors.device)
+        return shown[self.novelty.select(vectors, brood.bucket.vectors.view.index_select(0, at), rng)]
 
     def _by_score(
         self, verdict: Verdict, clean: NDArray[np.int64], seeds: NDArray[np.int64]
@@ -161,3 +166,11 @@ class Keeper:
             line.tried += tried
             line.novel += fresh
             line.hits += struck
+
+
+def _part(trace: Trace, index: NDArray[np.int64], count: int) -> Trace:
+    """What coverage needs of some candidates."""
+    if len(index) == count:
+        return trace
+    at = torch.from_numpy(index).to(next(iter(trace.outputs.values())).device)
+    return Trace(rows(trace.outputs, at), rows(trace.layers, at))

@@ -63,6 +63,8 @@ class TorchTarget(Target):
         self._inside: Known | None = None
         self.parameters = _parameters_of(model)
         self.works_in_place = False
+        self.widest = 0
+        """Bytes of the largest result of a layer for one candidate; 0 where layers cannot be watched."""
         self.labels: frozenset[str] = frozenset()
         """Inputs that are given, not computed: nobody differentiates with respect to them."""
 
@@ -76,12 +78,20 @@ class TorchTarget(Target):
         else:
             self._taps = Taps(last_hidden(self.model, lambda: self.call(one)))
         self._watch_taps = Taps(all_leaves(self.model))
+        self.widest = self._widest(first)
         try:
             self.run(first, Want())
         except Exception:
             # Hooks are refused by scripted modules and by some vmap-ed ones; outputs alone still guide.
             self._taps = Taps({})
             self.notes.append(f"{self.name}: its layers cannot be watched, so coverage sees outputs only")
+
+    def _widest(self, first: Batch) -> int:
+        try:
+            watched = self.run(first, Want(layers=False, watched=True)).watched
+        except Exception:
+            return 0
+        return max((t.numel() * t.element_size() for t in watched.values()), default=0)
 
     @contextmanager
     def session(self) -> Iterator[None]:
