@@ -107,6 +107,7 @@ class Session:
             if resume:
                 firstlook.learn(fuzzer, groups)
                 restore(fuzzer, store.state() or {}, store.records(), store.findings(), store.ancestry())
+                self._say_if_over(fuzzer.stats)
             else:
                 firstlook.start(fuzzer, groups)
             fuzzer.stats.raw_rate = raw_rate(target, max(groups, key=lambda g: len(g.index)), fuzzer.most_rows)
@@ -117,6 +118,19 @@ class Session:
             raise
         finally:
             store.close()
+
+    def _say_if_over(self, stats: Stats) -> None:
+        """Limits count from the run's beginning: one that is used up already would end the run in silence."""
+        limits = (
+            (stats.seconds, self.settings.max_seconds, "seconds"),
+            (stats.inputs, self.settings.max_inputs, "inputs"),
+        )
+        for used, limit, unit in limits:
+            if limit is not None and used >= limit:
+                self.reporter.note(
+                    f"the run has used {used:,.0f} {unit} already and its limit is {limit:,.0f}, counted from its "
+                    "beginning: give a larger one"
+                )
 
     def _loop(self, fuzzer: Fuzzer, store: RunStore | NullStore) -> Run:
         settings, stats = self.settings, fuzzer.stats
