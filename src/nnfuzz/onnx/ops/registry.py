@@ -50,8 +50,8 @@ class Call:
 
 
 Operator = Callable[..., Any]
-"""``f(call, *inputs) -> value or tuple of values``. A value is a ``torch.Tensor``, a list of them for a sequence, None for
-an absent optional. Inputs left out at the end are not passed, so give parameters their defaults."""
+"""``f(call, *inputs) -> value or tuple of values``. A value is a ``torch.Tensor``, a list of them for a sequence, None
+for an absent optional. Inputs left out at the end are not passed, so give parameters their defaults."""
 
 OPERATORS: dict[tuple[str, str], Operator] = {}
 
