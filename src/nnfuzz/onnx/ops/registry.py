@@ -6,7 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from nnfuzz.errors import Unsupported, UsageError
+from nnfuzz.onnx.dtypes import WORKING, torch_dtype
 
 DOMAINS = {"ai.onnx": "", "": "", "com.microsoft": "com.microsoft", "ai.onnx.ml": "ai.onnx.ml"}
 """Names of domains as files write them → as the registry holds them."""
@@ -26,6 +29,9 @@ class Call:
         inputs: names of the inputs in order; "" where an optional one is left out (its value is then None).
         outputs: names of the outputs in order; "" where one is not wanted.
         name: the node's name, for messages.
+        types: ONNX element types of the inputs where the file tells them (codes of ``onnx.TensorProto.DataType``; 0
+            where it does not, shorter than ``inputs`` or empty at will): int4 and int2 values are held in int8.
+        floating: the dtype into which the program was converted (``program.double()``), None for a program as read.
     """
 
     op: str
@@ -35,6 +41,19 @@ class Call:
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ("y",)
     name: str = ""
+    types: tuple[int, ...] = ()
+    floating: torch.dtype | None = None
+
+    def dtype(self, code: int) -> torch.dtype:
+        """The torch dtype for an ONNX element type that an attribute names (``to`` of Cast, ``dtype`` of EyeLike).
+
+        In a program that was converted, floating types of 16 bits and more all mean the type it was converted to.
+
+        Raises:
+            Unsupported: strings, and types that torch does not have.
+        """
+        named = torch_dtype(code)
+        return self.floating if self.floating is not None and named in WORKING else named
 
     def attr(self, name: str, default: Any = None) -> Any:
         """The attribute's value, or ``default`` where the node leaves it out."""
