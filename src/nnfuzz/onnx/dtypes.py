@@ -1,8 +1,8 @@
 """Element types of ONNX and of torch.
 
-Types of fewer than eight bits have no arithmetic in torch. Integers of 2 and 4 bits are held one to a byte, float4 (e2m1)
-as float32; their range is known from the ONNX type alone, which is why a `Spec` and a `Call` keep that beside the dtype.
-Strings are NumPy arrays of objects.
+Types of fewer than eight bits have no arithmetic in torch. Integers of 2 and 4 bits are held one to a byte, float4
+(e2m1) as float32; their range is known from the ONNX type alone, which is why a `Spec` and a `Call` keep that beside
+the dtype. Strings are NumPy arrays of objects.
 """
 
 from __future__ import annotations

@@ -1,0 +1,192 @@
+"""One node of an ONNX graph as a torch module, and the graphs that are bodies and branches of one."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from nnfuzz.errors import NnfuzzError, Unsupported
+from nnfuzz.onnx.attributes import Value
+from nnfuzz.onnx.constants import hold, is_weight, private
+from nnfuzz.onnx.graph import Graph, Node
+from nnfuzz.onnx.ops import Call, find_operator
+
+UNCONVERTED = torch.float8_e5m2
+"""dtype of a node's marker until somebody converts the program: no program is ever converted to it."""
+
+
+class OnnxNode(nn.Module):
+    """Computes one node: called with its inputs that are not constants, in order, then with what its graphs take from
+    the outer scope; returns the value of its one output, or a tuple of them.
+
+    Attributes:
+        site_text: the node as text, which names it where the probe tells of an operation.
+    """
+
+    def __init__(self, node: Node, types: Mapping[str, int], constants: Mapping[str, Value]) -> None:
+        """``constants``: those that only this node or one inside its graphs reads."""
+        super().__init__()
+        self.site_text = str(node)
+        function = find_operator(node.domain, node.op)
+        if function is None:
+            domain = f"{node.domain}." if node.domain else ""
+            raise Unsupported(f"the ONNX operator {domain}{node.op} of opset {node.version} is not built")
+        self._function = function
+        attrs = {k: v for k, v in node.attrs.items() if not isinstance(v, Graph)}
+        of_inputs = tuple(types.get(name, 0) for name in node.inputs)
+        self.onnx = Call(node.op, node.domain, node.version, attrs, node.inputs, node.outputs, node.name, of_inputs)
+        self._marker = torch.empty(0, dtype=UNCONVERTED)
+        for attribute, graph in node.graphs.items():
+            self.add_module(attribute, Body(graph, constants))
+        self._bodies = tuple(node.graphs)
+        held: dict[str, str] = {}
+        for place, name in enumerate(node.inputs):
+            if name in constants and name not in held:
+                held[name] = hold(self, name, constants[name], weight=is_weight(constants[name], node.op, place))
+        self._slots = [None if not name else held.get(name, "") for name in node.inputs]
+        """For each input: None where it is left out, "" where ``forward`` is given it, else the attribute it is in."""
+        self._outer = tuple(dict.fromkeys(name for body in self._bodies for name in self._body(body).takes))
+        self.reads = (*(name for name in node.inputs if name and name not in held), *self._outer)
+
+    def forward(self, *values: Value) -> Value:
+        given = iter(values)
+        args = [slot if slot is None else getattr(self, slot) if slot else next(given) for slot in self._slots]
+        call = self.onnx
+        if self._bodies:
+            outer = dict(zip(self._outer, given, strict=True))
+            bound = {name: functools.partial(self._body(name).run, outer) for name in self._bodies}
+            call = replace(call, attrs={**call.attrs, **bound})
+        try:
+            return _tidied(self._function(call, *args), len(call.outputs))
+        except NnfuzzError:
+            raise
+        except Exception as error:
+            if any(isinstance(a, np.ndarray) for a in args):
+                raise call.unsupported("computing with strings") from error
+            error.add_note(f"in the ONNX node {call.name or call.op}: {self.site_text}")
+            raise
+
+    def _body(self, attribute: str) -> Body:
+        return cast(Body, self._modules[attribute])
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> OnnxNode:
+        """Constants among the attributes move and are converted with the module, and the node learns of the dtype."""
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self._marker = fn(self._marker)
+        floating = None if self._marker.dtype == UNCONVERTED else self._marker.dtype
+        attrs = {k: fn(v) if isinstance(v, Tensor) else v for k, v in self.onnx.attrs.items()}
+        self.onnx = replace(self.onnx, attrs=attrs, floating=floating)
+        return self
+
+    def extra_repr(self) -> str:
+        return self.site_text
+
+
+def _tidied(result: Value, wanted: int) -> Value:
+    """One value for one output, else a tuple with one for each."""
+    if wanted == 1:
+        return result[0] if isinstance(result, tuple) else result
+    return tuple(result) if isinstance(result, tuple) else (result,)
+
+
+@dataclass(frozen=True)
+class Step:
+    """A turn of the interpreter: which module runs, what it reads and makes, what nobody needs after it."""
+
+    module: str
+    reads: tuple[str, ...]
+    makes: tuple[str, ...]
+    frees: tuple[str, ...]
+
+
+class Body(nn.Module):
+    """A graph: a child module for each node, run in order.
+
+    Attributes:
+        takes: names of values that a run needs from the outer scope.
+    """
+
+    def __init__(self, graph: Graph, constants: Mapping[str, Value] | None = None) -> None:
+        """``constants``: of outer graphs, those that only one node in here reads."""
+        super().__init__()
+        self.inputs, self.outputs = graph.inputs, graph.outputs
+        self.takes: tuple[str, ...] = ()
+        lone = private(graph)
+        at_hand = {**(constants or {}), **{n: v for n, v in graph.initializers.items() if n in lone}}
+        self._shared: dict[str, str] = {}
+        modules: list[tuple[str, OnnxNode]] = []
+        for index, node in enumerate(graph.nodes):
+            name = self._free_name(node, index)
+            module = OnnxNode(node, graph.types, {n: at_hand[n] for n in node.reads if n in at_hand})
+            self.add_module(name, module)
+            modules.append((name, module))
+        for name, value in graph.initializers.items():
+            if name not in lone:
+                self._shared[name] = hold(self, name, value, weight=_weighs(graph, name, value))
+        self._steps = _planned(graph, modules)
+        own = {*self._shared, *(s.name for s in graph.inputs), *(n for node in graph.nodes for n in node.outputs)}
+        self.takes = tuple(n for n in graph.free if n not in own and n not in (constants or {}))
+
+    def run(self, outer: Mapping[str, Value], *values: Value) -> tuple[Value, ...]:
+        """The graph's outputs for its inputs, with ``outer`` as the values of the outer scope."""
+        scope = {n: outer[n] for n in self.takes} | dict(zip((s.name for s in self.inputs), values, strict=True))
+        self.execute(scope)
+        return tuple(scope[s.name] for s in self.outputs)
+
+    def execute(self, scope: dict[str, Value], *, keep: bool = False) -> None:
+        """Runs all nodes on the values in ``scope`` and leaves the outputs there; with ``keep`` all that was made."""
+        for name, place in self._shared.items():
+            scope[name] = getattr(self, place)
+        modules = self._modules
+        for step in self._steps:
+            made = modules[step.module](*[scope[n] for n in step.reads])  # type: ignore[misc]
+            if len(step.makes) == 1:
+                scope[step.makes[0]] = made
+            else:
+                scope.update(zip(step.makes, made, strict=False))
+            if not keep:
+                for name in step.frees:
+                    scope.pop(name, None)
+
+    def _free_name(self, node: Node, index: int) -> str:
+        """A module name for a node: its own, which may hold anything but a dot, made unique."""
+        base = node.name.replace(".", "_") or f"{node.op}_{index}"
+        name, n = base, 2
+        while hasattr(self, name) or name in _RESERVED:
+            name, n = f"{base}_{n}", n + 1
+        return name
+
+
+_RESERVED = ("graph", "floating", "_marker", "_steps", "_shared")
+"""Attributes that are set after the child modules are."""
+
+
+def _planned(graph: Graph, modules: Sequence[tuple[str, OnnxNode]]) -> list[Step]:
+    needed = {s.name for s in graph.outputs}
+    steps = []
+    for (name, module), node in reversed(list(zip(modules, graph.nodes, strict=True))):
+        unread = tuple(n for n in dict.fromkeys((*node.outputs, *module.reads)) if n and n not in needed)
+        needed.update(module.reads)
+        steps.append(Step(name, module.reads, node.outputs, unread))
+    return steps[::-1]
+
+
+def _weighs(graph: Graph, name: str, value: Value) -> bool:
+    """Whether any node uses a constant as a weight."""
+    return any(
+        is_weight(value, node.op, place)
+        for node in _all_nodes(graph)
+        for place, read in enumerate(node.inputs)
+        if read == name
+    )
+
+
+def _all_nodes(graph: Graph) -> Sequence[Node]:
+    inner = [n for node in graph.nodes for g in node.graphs.values() for n in _all_nodes(g)]
+    return [*graph.nodes, *inner]
