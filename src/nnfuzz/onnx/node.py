@@ -16,6 +16,7 @@ from nnfuzz.onnx.attributes import Value
 from nnfuzz.onnx.constants import hold, is_weight, private
 from nnfuzz.onnx.graph import Graph, Node
 from nnfuzz.onnx.ops import Call, find_operator
+from nnfuzz.probe.sites import speaks
 
 UNCONVERTED = torch.float8_e5m2
 """dtype of a node's marker until somebody converts the program: no program is ever converted to it."""
@@ -54,6 +55,7 @@ class OnnxNode(nn.Module):
         self._outer = tuple(dict.fromkeys(name for body in self._bodies for name in self._body(body).takes))
         self.reads = (*(name for name in node.inputs if name and name not in held), *self._outer)
 
+    @speaks
     def forward(self, *values: Value) -> Value:
         given = iter(values)
         args = [slot if slot is None else getattr(self, slot) if slot else next(given) for slot in self._slots]

@@ -6,12 +6,12 @@ A *site* is the unit in which everything in `probe/` talks: readings, findings a
 import linecache
 import re
 import sysconfig
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path, PurePath
 from types import CodeType, FrameType
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 
@@ -125,6 +125,17 @@ def owner(filename: str) -> Literal["user", "third-party", "graph", "machinery"]
     return "machinery" if filename.startswith(_STDLIB) else "user"
 
 
+_SPEAKING: set[CodeType] = set()
+Forward = TypeVar("Forward", bound=Callable[..., Any])
+
+
+def speaks(forward: Forward) -> Forward:
+    """Decorator for the `forward` of a module that stands for a line of its own (a node of a graph file): operations
+    in it have no file, whoever called it, and its `site_text` as their source."""
+    _SPEAKING.add(forward.__code__)
+    return forward
+
+
 @dataclass(frozen=True)
 class Place:
     """A line of somebody's code; `module` is set only where a graph node knows it (exported programs)."""
@@ -172,6 +183,8 @@ class Locator:
             code = frame.f_code
             if code is self._boundary:
                 break
+            if code in _SPEAKING:
+                return Place(None, None, None, frame.f_locals["self"].site_text)
             kind = owner(code.co_filename)
             if kind == "user" or kind == "graph":
                 return self._at(frame)

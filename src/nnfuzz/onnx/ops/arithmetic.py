@@ -1,7 +1,7 @@
 """Elementwise arithmetic: sums, products, powers, rounding, bits. Operands broadcast as in NumPy.
 
-Source of every rule: the ONNX operator specification. An integer divided by zero has no meaning there (ONNX Runtime ends
-the process); torch raises.
+Source of every rule: the ONNX operator specification. An integer divided by zero has no meaning there (ONNX Runtime
+ends the process); torch raises.
 """
 
 from __future__ import annotations
