@@ -181,8 +181,7 @@ def resume(
     """
     from nnfuzz.rerun import model_by_name, object_by_name
 
-    store = RunStore.open(path)
-    try:
+    with RunStore.open(path) as store:
         manifest = store.manifest
         context = manifest.get("context", {})
         settings = Settings.from_json(
@@ -198,10 +197,8 @@ def resume(
         a = model or model_by_name(context, "model", path)
         needs_b = settings.job == "diff" and settings.as_ is None
         b = model_b or (model_by_name(context, "model_b", path) if needs_b else None)
-    except BaseException:
-        store.close()
-        raise
-    return resume_session(path, settings, a, b, reporter, store)
+        by_name = model is None and model_b is None
+        return resume_session(path, settings, a, b, reporter, store, by_name)
 
 
 def _settings(job: str, more: dict[str, Any], **given: Any) -> Settings:

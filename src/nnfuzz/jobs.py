@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from nnfuzz.errors import UsageError
+from nnfuzz.fingerprint import fingerprint
 from nnfuzz.gradient import Guide, ScoreGuide, SiteGuide
 from nnfuzz.inputs import listed
 from nnfuzz.kinds import ALIASES, KINDS
@@ -47,6 +48,7 @@ class Job(ABC):
         self.side.labels = labels(settings, self.given)
         self.seeds = self.given
         self.plan: Plan | None = None
+        self.fingerprint: dict[str, Any] = {}
 
     @property
     def target(self) -> Target:
@@ -268,13 +270,16 @@ class RowsJob(Job):
 
 
 def make_job(settings: Settings, model: Model, model_b: Model | None, seeds: Any) -> Job:
-    """The job by its name in the settings."""
-    if settings.job == "diff":
-        return DiffJob(settings, model, model_b, seeds)
+    """The job by its name in the settings, with the fingerprint of its models."""
     kinds: dict[str, type[Job]] = {"nan": NanJob, "fuzz": FuzzJob, "rows": RowsJob}
-    if settings.job not in kinds:
+    if settings.job == "diff":
+        job: Job = DiffJob(settings, model, model_b, seeds)
+    elif settings.job in kinds:
+        job = kinds[settings.job](settings, model, seeds)
+    else:
         raise UsageError(f"the job {settings.job!r} is not known: choose one of {', '.join([*kinds, 'diff'])}")
-    return kinds[settings.job](settings, model, seeds)
+    job.fingerprint = fingerprint(settings.context, {"model": model, "model_b": model_b})
+    return job
 
 
 def labels(settings: Settings, seeds: Seeds) -> frozenset[str]:

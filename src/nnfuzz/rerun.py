@@ -14,6 +14,7 @@ from nnfuzz.findings.confirm import confirm, judge_alone, outputs_of
 from nnfuzz.findings.finding import Finding, distance
 from nnfuzz.findings.save import load_finding
 from nnfuzz.findings.shrink import Shrinker
+from nnfuzz.fingerprint import changes, said
 from nnfuzz.guard import run_guarded
 from nnfuzz.inputs import build_space
 from nnfuzz.jobs import Job, make_job
@@ -40,10 +41,12 @@ def repro(finding_dir: str | Path, model: Any = None, model_b: Any = None) -> Re
         objective = _objective_of(job, finding)
         _learn_from_seed(job, objective, finding)
         seen = confirm(job.target, objective, _candidate(finding, job), reseed)
-    recorded = f"recorded: {finding.symptom} ({finding.cause})"
+    lines = [f"recorded: {finding.symptom} ({finding.cause})"]
+    if changed := changed_since(finding, job, by_name=model is None and model_b is None):
+        lines.append(f"note: {changed}")
     if seen.cause is None:
-        return ReproResult(False, "", [recorded, "seen now: it does not fail"])
-    lines = [recorded, f"seen now: {seen.cause.symptom} ({seen.cause.text}), {seen.status}"]
+        return ReproResult(False, "", [*lines, "seen now: it does not fail"])
+    lines += [f"seen now: {seen.cause.symptom} ({seen.cause.text}), {seen.status}"]
     return ReproResult(seen.cause.symptom == finding.symptom, seen.cause.symptom, lines)
 
 
@@ -93,8 +96,17 @@ def shrink(finding_dir: str | Path, model: Any = None, model_b: Any = None, max_
             finding.distance = distance(finding.inputs, finding.seed)
             if trace is not None:
                 finding.outputs = outputs_of(job.target, trace)
+    if changed := changed_since(finding, job, by_name=model is None and model_b is None):
+        finding.notes.append(f"when it was shrunk, {changed}")
+        finding.details["run"]["fingerprint"] = job.fingerprint
     finding.save(Path(finding_dir))
     return finding
+
+
+def changed_since(finding: Finding, job: Job, *, by_name: bool) -> str:
+    """One sentence when the model is no longer the one that the finding was made with, else ""."""
+    recorded, cwd = finding.details.get("run", {}).get("fingerprint"), job.settings.context.get("cwd")
+    return said(changes(recorded, job.fingerprint, cwd=cwd, files=by_name), "this was found")
 
 
 def _ranges_of(finding: Finding, settings: Settings) -> Any:

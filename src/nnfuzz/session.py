@@ -24,6 +24,7 @@ from nnfuzz.coverage import COVERAGES
 from nnfuzz.errors import NnfuzzError
 from nnfuzz.examine import Examiner
 from nnfuzz.findings.enrich import Enricher
+from nnfuzz.fingerprint import changes, said
 from nnfuzz.fuzzer import Fuzzer, Limits, Parts
 from nnfuzz.gradient.steps import followable
 from nnfuzz.guard import seed_all
@@ -57,6 +58,7 @@ class Session:
         seeds: in any of the forms of ``nnfuzz.find_nans``.
         out: run directory, or None to keep all in memory.
         reporter: watches the run.
+        by_name: whether the models were loaded from the files that the run's context names.
     """
 
     def __init__(
@@ -69,11 +71,12 @@ class Session:
         out: str | Path | None,
         reporter: Reporter | None,
         store: RunStore | NullStore | None = None,
+        by_name: bool = True,
     ):
         settings.check()
         self.settings, self.reporter = settings, reporter or SilentReporter()
         self.job: Job = make_job(settings, model, model_b, seeds)
-        self.out, self.store = out, store
+        self.out, self.store, self.by_name = out, store, by_name
 
     def run(self, *, resume: bool = False) -> Run:
         """Fuzzes until a limit; Ctrl-C ends it cleanly after the batch in hand."""
@@ -108,6 +111,7 @@ class Session:
                 firstlook.learn(fuzzer, groups)
                 restore(fuzzer, store.state() or {}, store.records(), store.findings(), store.ancestry())
                 self._say_if_over(fuzzer.stats)
+                self._say_if_changed(store)
             else:
                 firstlook.start(fuzzer, groups)
             fuzzer.stats.raw_rate = raw_rate(target, max(groups, key=lambda g: len(g.index)), fuzzer.most_rows)
@@ -131,6 +135,13 @@ class Session:
                     f"the run has used {used:,.0f} {unit} already and its limit is {limit:,.0f}, counted from its "
                     "beginning: give a larger one"
                 )
+
+    def _say_if_changed(self, store: RunStore | NullStore) -> None:
+        """A run goes on with whatever model there is now; that it is another one than before is said."""
+        recorded, cwd = store.manifest.get("fingerprint"), self.settings.context.get("cwd")
+        found = changes(recorded, self.job.fingerprint, cwd=cwd, files=self.by_name)
+        if found:
+            self.reporter.note(said(found, "the run began"))
 
     def _loop(self, fuzzer: Fuzzer, store: RunStore | NullStore) -> Run:
         settings, stats = self.settings, fuzzer.stats
@@ -239,6 +250,7 @@ class Session:
             "numpy": np.__version__,
             "command": self.settings.context.get("command", [Path(sys.argv[0]).name]),
             "context": self.settings.context,
+            "fingerprint": self.job.fingerprint,
             "settings": self.settings.to_json(),
             "form": seeds.form.to_json(),
             "stacked": self.job.stacked,
@@ -325,7 +337,9 @@ def resume_session(
     model_b: Callable[..., Any] | None,
     reporter: Reporter | None,
     store: RunStore,
+    by_name: bool,
 ) -> Run:
     """Goes on with a run directory; the settings are those it was begun with, but for the limits."""
     seeds = load_seed_groups(store.path, store.manifest)
-    return Session(settings, model, model_b, seeds, out=path, reporter=reporter, store=store).run(resume=True)
+    session = Session(settings, model, model_b, seeds, out=path, reporter=reporter, store=store, by_name=by_name)
+    return session.run(resume=True)

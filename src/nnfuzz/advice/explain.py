@@ -9,7 +9,7 @@ from nnfuzz.advice.telling import told_disagreement, told_nonfinite, told_other
 from nnfuzz.errors import UsageError
 from nnfuzz.findings.finding import Finding
 from nnfuzz.findings.save import load_finding
-from nnfuzz.rerun import job_of
+from nnfuzz.rerun import changed_since, job_of
 
 _NOWHERE = Path("/", "nnfuzz", "no", "directory")
 """Stands for the directory of a finding that was never saved."""
@@ -44,4 +44,5 @@ def explain(
             lines = told_disagreement(finding, job)
         else:
             lines = told_nonfinite(finding, job, seconds=seconds, inputs=inputs)
-    return "\n".join(lines)
+    changed = changed_since(finding, job, by_name=model is None and model_b is None)
+    return "\n".join([f"note: {changed}", *lines] if changed else lines)

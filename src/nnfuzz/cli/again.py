@@ -56,6 +56,8 @@ def shrink(
     limit = given(max_inputs=count(max_inputs) if max_inputs else None)
     smaller = nnfuzz.shrink(place, **again.models(), **limit)
     typer.echo(f"{smaller.id}  {nearness(smaller)}")
+    for note in smaller.notes:
+        typer.echo(f"note: {note}")
     typer.echo(f"saved in {near(place)}")
     return 0
 

@@ -59,6 +59,7 @@ class Enricher:
             "device": str(self.job.target.device),
             "tolerance": list(settings.tolerance),
             "torch": torch.__version__,
+            "fingerprint": self.job.fingerprint,
         }
         target = self.job.target
         if context.get("cwd"):
