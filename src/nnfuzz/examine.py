@@ -211,6 +211,11 @@ class Examiner:
         self.stats.extra_inputs += shrinker.tried
         return small
 
+    def _next_id(self) -> str:
+        """After the last one that is there: a finding that somebody has moved away must not cost another its name."""
+        numbers = [int(f.id[1:]) for f in self.findings.values() if f.id[1:].isdigit()]
+        return f"F{max(numbers, default=0) + 1:04d}"
+
     def _seed(self, hit: Hit) -> Batch:
         """The given seed itself, one candidate; for a reshaped candidate it has another shape."""
         return self.seeds.get(hit.seed_index) or {n: t[0].cpu() for n, t in hit.anchor.values.items()}
@@ -230,7 +235,7 @@ class Examiner:
         lone = self.target.model_input({n: t.cpu() for n, t in candidate.items()})
         lone_seed = self.target.model_input({n: t[None] for n, t in seed.items()})
         finding = Finding(
-            id=known.id if known else f"F{len(self.findings) + 1:04d}",
+            id=known.id if known else self._next_id(),
             objective=hit.objective.name,
             symptom=cause.symptom,
             cause=text,

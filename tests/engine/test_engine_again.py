@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -178,3 +179,20 @@ def test_ctrl_c_saves_and_says_so(tmp_path: Path) -> None:
     with RunStore.open(tmp_path / "run", writable=False) as store:
         assert store.state()["counters"]["inputs"] == inputs
     assert nnfuzz.resume(tmp_path / "run", model=net(), max_inputs=inputs + 100).stats.inputs == inputs + 100
+
+
+def two_ways(x: Tensor) -> Tensor:
+    return torch.log(x[:, :3] - 0.1) + torch.sqrt(x[:, 3:] - 0.1)
+
+
+def test_a_finding_that_was_moved_away_costs_no_other_its_name(tmp_path: Path) -> None:
+    first = nnfuzz.find_nans(
+        two_ways, SEEDS + 0.2, ranges=(-1, 2), phase="forward", max_inputs=600, out=tmp_path / "run"
+    )
+    gone, *others = first.findings
+    assert others
+    shutil.rmtree(tmp_path / "run" / "findings" / gone.id)
+    again = nnfuzz.resume(tmp_path / "run", model=two_ways, max_inputs=1500)
+    (new,) = [f for f in again.findings if f.cause == gone.cause]
+    assert int(new.id[1:]) > max(int(f.id[1:]) for f in others)
+    assert {f.id: f.cause for f in others}.items() <= {f.id: f.cause for f in again.findings}.items()

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from nnfuzz.cli.app import USAGE
+
 
 def show(
     path: Annotated[
@@ -14,8 +16,10 @@ def show(
     ],
     json: Annotated[bool, typer.Option("--json", help="As one JSON object.")] = False,
 ) -> int:
-    """Show a run (its settings, numbers and findings) or one finding in full."""
+    """Show a run (its settings, numbers and findings) or one finding in full.
+
+    Exit status 2 when a file is damaged; what can be read is shown all the same.
+    """
     from nnfuzz.report.show import show_path
 
-    show_path(path, json)
-    return 0
+    return 0 if show_path(path, json) else USAGE

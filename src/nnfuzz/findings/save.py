@@ -96,8 +96,12 @@ def _document(finding: Finding) -> dict[str, Any]:
     return {"format": FORMAT, **facts, "site": site, "call": finding.call.to_json() if finding.call else None}
 
 
-def load_finding(directory: str | Path) -> Finding:
-    """The finding in a directory, tensors on the CPU. Raises ``StoreError`` when it is damaged or is none."""
+def load_finding(directory: str | Path, damaged: list[str] | None = None) -> Finding:
+    """The finding in a directory, tensors on the CPU. Raises ``StoreError`` when it is damaged or is none.
+
+    Args:
+        damaged: when given, a file of tensors that cannot be read is noted here and its tensors are left out.
+    """
     directory = Path(directory)
     path = directory / "finding.json"
     if not path.is_file():
@@ -109,7 +113,14 @@ def load_finding(directory: str | Path) -> Finding:
             f"{path} has format {document.get('format')!r} and this nnfuzz reads {FORMAT}: use the nnfuzz that wrote it"
         )
     facts = {name: _typed(document, name, kind, path) for name, kind in _FACTS.items()}
-    facts |= {field: read_tensors(directory / name) for field, name in _TENSORS.items()}
+    for field, name in _TENSORS.items():
+        try:
+            facts[field] = read_tensors(directory / name)
+        except StoreError as error:
+            if damaged is None:
+                raise
+            damaged.append(str(error))
+            facts[field] = {}
     site = _part(document, "site", _site, path)
     return Finding(**facts, site=site, call=_part(document, "call", CallForm.from_json, path))
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich.console import Console, RenderableType
 from rich.table import Table
@@ -25,24 +26,36 @@ if TYPE_CHECKING:
 
     from nnfuzz.findings.finding import Finding
 
+T = TypeVar("T")
 NUMBERS_SHOWN = 8
 HIDDEN = {"run"}
 """Details of a finding that are there for ``repro`` and say nothing to a reader."""
 
 
-def show_path(path: Path, as_json: bool, console: Console | None = None) -> None:
-    """Prints; raises ``StoreError`` when the path is neither a run nor a finding."""
+def show_path(path: Path, as_json: bool, console: Console | None = None) -> bool:
+    """Prints all that can be read, and which files cannot and why.
+
+    Returns:
+        Whether everything could be read.
+
+    Raises:
+        StoreError: the path is neither a run nor a finding.
+    """
+    damaged: list[str] = []
     if (path / "run.json").is_file():
-        parts, document = _run(path)
+        parts, document = _run(path, damaged)
     elif (path / "finding.json").is_file():
-        parts, document = _one(path)
+        parts, document = _one(path, damaged)
     else:
         missing = "does not exist" if not path.exists() else "holds neither run.json nor finding.json"
         raise StoreError(f"{path} {missing}: give a run directory or one of its findings")
     if as_json:
-        print(json.dumps(plain(document), ensure_ascii=False))
-    else:
-        put(console or _console(), parts)
+        print(json.dumps(plain({**document, "damaged": damaged} if damaged else document), ensure_ascii=False))
+        return not damaged
+    if damaged:
+        parts = [*parts, Text(), *(Text(text, style="red") for text in damaged)]
+    put(console or _console(), parts)
+    return not damaged
 
 
 def _console() -> Console:
@@ -50,31 +63,18 @@ def _console() -> Console:
     return console if console.is_terminal else Console(highlight=False, color_system=None, width=120)
 
 
-def _run(path: Path) -> tuple[list[RenderableType], dict[str, Any]]:
-    from nnfuzz.store_files import from_json
-
-    manifest = from_json(path / "run.json")
-    stats = from_json(path / "stats.json") if (path / "stats.json").is_file() else {}
+def _run(path: Path, damaged: list[str]) -> tuple[list[RenderableType], dict[str, Any]]:
+    manifest = _json(path / "run.json", damaged)
     if manifest.get("kind") == "training":
-        return _training(path, manifest)
-    found = _findings(path)
-    context = manifest.get("context") or {}
-    settings = manifest.get("settings") or {}
-    rows: list[tuple[str, RenderableType]] = [
-        ("command", Text(_command(manifest.get("command")))),
-        ("model", Text(" and ".join(str(context[k]) for k in ("model", "model_b") if context.get(k)))),
-        ("seeds", Text(str(context.get("seeds") or ", ".join(context.get("inputs") or [])))),
-        ("inputs", _inputs(manifest.get("inputs") or [])),
-        ("made with", Text(", ".join(f"{k} {manifest[k]}" for k in ("nnfuzz", "python", "torch") if k in manifest))),
-    ]
-    parts: list[RenderableType] = [
-        Text.assemble((near(path), "bold"), f"  nnfuzz {settings.get('job', '')}"),
-        labelled([(label, body) for label, body in rows if not isinstance(body, Text) or body.plain.strip()]),
-        Text(),
-        labelled(_numbers(stats)),
-    ]
-    if stats.get("yields"):
-        parts += [Text(), _yields(stats["yields"])]
+        return _section(path / "run.json", damaged, lambda: _training(path, manifest)) or ([], manifest)
+    stats = _json(path / "stats.json", damaged) if (path / "stats.json").is_file() else {}
+    unread = any("stats.json" in text for text in damaged)
+    found = _findings(path, damaged)
+    head = _section(path / "run.json", damaged, lambda: _settings(manifest)) or []
+    settings = manifest.get("settings")
+    job = settings.get("job", "") if isinstance(settings, dict) else ""
+    parts: list[RenderableType] = [Text.assemble((near(path), "bold"), f"  nnfuzz {job}".rstrip()), *head, Text()]
+    parts += [] if unread else _section(path / "stats.json", damaged, lambda: _told_stats(stats)) or []
     parts += [Text(), Text(plural(len(found), "finding") if found else "No findings", style="bold")]
     if found:
         parts += [_table(found), command("more", f"nnfuzz show {typed(path / 'findings' / found[0].id)}")]
@@ -82,19 +82,60 @@ def _run(path: Path) -> tuple[list[RenderableType], dict[str, Any]]:
     return parts, document
 
 
-def _findings(path: Path) -> list[Finding]:
+def _json(path: Path, damaged: list[str]) -> dict[str, Any]:
+    """The document in a file; empty, and the reason noted, when it cannot be read."""
+    from nnfuzz.store_files import from_json
+
+    try:
+        return from_json(path)
+    except StoreError as error:
+        damaged.append(str(error))
+        return {}
+
+
+def _section(file: Path, damaged: list[str], make: Callable[[], T]) -> T | None:
+    """What ``make`` makes of a document; where something in it is not what it should be, that is noted instead."""
+    try:
+        return make()
+    except (TypeError, ValueError, LookupError, AttributeError, OverflowError) as error:
+        damaged.append(f"{file} is damaged ({type(error).__name__}: {error}): restore it from a copy")
+        return None
+
+
+def _settings(manifest: dict[str, Any]) -> list[RenderableType]:
+    """How the run was begun."""
+    context = manifest.get("context") or {}
+    rows: list[tuple[str, RenderableType]] = [
+        ("command", Text(_command(manifest.get("command")))),
+        ("model", Text(" and ".join(str(context[k]) for k in ("model", "model_b") if context.get(k)))),
+        ("seeds", Text(str(context.get("seeds") or ", ".join(context.get("inputs") or [])))),
+        ("inputs", _inputs(manifest.get("inputs") or [])),
+        ("made with", Text(", ".join(f"{k} {manifest[k]}" for k in ("nnfuzz", "python", "torch") if k in manifest))),
+    ]
+    return [labelled([(label, body) for label, body in rows if not isinstance(body, Text) or body.plain.strip()])]
+
+
+def _told_stats(stats: dict[str, Any]) -> list[RenderableType]:
+    """How far it went, and what each mutator earned."""
+    parts: list[RenderableType] = [labelled(_numbers(stats))]
+    return [*parts, Text(), _yields(stats["yields"])] if stats.get("yields") else parts
+
+
+def _findings(path: Path, damaged: list[str]) -> list[Finding]:
     """Those that can be read now: a run that goes on replaces them as it shrinks them."""
     from nnfuzz.findings.save import load_finding
 
     found = []
-    for directory in sorted((path / "findings").glob("[!.]*")):
-        for attempt in (1, 2):
+    for directory in sorted(p for p in (path / "findings").glob("[!._]*") if p.is_dir()):
+        trouble: list[str] = []
+        for _ in (1, 2):
+            trouble.clear()
             try:
-                found.append(load_finding(directory))
+                found.append(load_finding(directory, trouble))
                 break
-            except StoreError:
-                if attempt == 2 and (directory / "finding.json").is_file():
-                    raise
+            except StoreError as error:
+                trouble.append(str(error))
+        damaged += trouble if directory.is_dir() else []
     return found
 
 
@@ -155,15 +196,15 @@ def _table(found: list[Finding]) -> Table:
     return table
 
 
-def _one(path: Path) -> tuple[list[RenderableType], dict[str, Any]]:
+def _one(path: Path, damaged: list[str]) -> tuple[list[RenderableType], dict[str, Any]]:
     from nnfuzz.store_files import from_json
 
     raw = from_json(path / "finding.json")
     if raw.get("kind") == "training":
-        return _lines(raw), raw
+        return _section(path / "finding.json", damaged, lambda: _lines(raw)) or [], raw
     from nnfuzz.findings.save import load_finding
 
-    finding = load_finding(path)
+    finding = load_finding(path, damaged)
     parts = about(finding, path.parent.parent)
     rows: list[tuple[str, RenderableType]] = []
     rows += [("input", Text(line)) for line in tensors(finding.inputs)]

@@ -61,7 +61,8 @@ def nearness(finding: Finding) -> str:
     changed = finding.distance.get("l0")
     parts = [f"L∞ {short(linf)}", f"L2 {short(finding.distance.get('l2', math.nan))}"]
     if changed is not None:
-        parts.append(f"{count(changed)} of {plural(total, 'element')} changed")
+        of_all = f"{count(changed)} of {plural(total, 'element')}" if total else plural(changed, "element")
+        parts.append(f"{of_all} changed")
     return ", ".join(parts) + f", from seed {finding.seed_index}"
 
 
