@@ -165,7 +165,9 @@ def flatten(candidate: Any, form: CallForm) -> Batch:
 
 def _labels(form: CallForm) -> list[str]:
     """The top-level label of each positional argument, recovered from its first leaf."""
-    labels = [next(iter(_leaves(a)), "").split(".")[0] for a in form.positional]
+    labels = [
+        a.name if isinstance(a, Leaf) else next(iter(_leaves(a)), "").split(".")[0] for a in form.positional
+    ]  # the name of an input may hold dots of its own
     return labels + list(form.keyword)
 
 

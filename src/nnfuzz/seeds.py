@@ -52,8 +52,8 @@ def read_seeds(seeds: Any, model: Callable[..., Any]) -> Seeds:
         UsageError: nothing in it, mixed structures, NaN, or no place for an input in the model's parameters.
     """
     notes: list[str] = []
-    seeds = _from_data_source(seeds, model, notes)
-    seeds = _without_strangers(_tensors(seeds), model, notes)
+    seeds = from_data_source(seeds, model, notes)
+    seeds = _without_strangers(tensors_of(seeds), model, notes)
     if isinstance(seeds, list):
         if not seeds:
             raise UsageError("the list of seeds is empty: give at least one candidate")
@@ -69,12 +69,18 @@ def read_seeds(seeds: Any, model: Callable[..., Any]) -> Seeds:
     (count,) = lengths
     if not count:
         raise UsageError("the seeds are empty (first axis of length 0): give at least one candidate")
-    index = list(range(count))
-    if count > MOST_SEEDS:
-        index = np.linspace(0, count - 1, MOST_SEEDS).astype(int).tolist()
-        flat = rows(flat, torch.tensor(index))
-        notes.append(f"{count:,} seeds were given; {MOST_SEEDS:,} of them, evenly spaced, are used")
+    flat, index = thinned(flat, list(range(count)), notes)
     return Seeds(form, [SeedGroup(flat, index)], True, notes)
+
+
+def thinned(batch: Batch, index: list[int], notes: list[str]) -> tuple[Batch, list[int]]:
+    """At most ``MOST_SEEDS`` candidates, evenly spaced, with their indices; says so in ``notes``."""
+    count = len(index)
+    if count <= MOST_SEEDS:
+        return batch, index
+    kept = np.linspace(0, count - 1, MOST_SEEDS).astype(int).tolist()
+    notes.append(f"{count:,} seeds were given; {MOST_SEEDS:,} of them, evenly spaced, are used")
+    return rows(batch, torch.tensor(kept)), [index[i] for i in kept]
 
 
 def _without_strangers(seeds: Any, model: Callable[..., Any], notes: list[str]) -> Any:
@@ -91,11 +97,15 @@ def _without_strangers(seeds: Any, model: Callable[..., Any], notes: list[str]) 
 
 def _from_list(seeds: list[Any], model: Callable[..., Any], notes: list[str]) -> Seeds:
     form = CallForm.of(model, seeds[0])
-    by_shape: dict[Any, tuple[list[Batch], list[int]]] = {}
     if len(seeds) > MOST_SEEDS:
         notes.append(f"{len(seeds):,} seeds were given; the first {MOST_SEEDS:,} are used")
-    for i, candidate in enumerate(seeds[:MOST_SEEDS]):
-        flat = flatten(candidate, form)
+    return grouped([flatten(candidate, form) for candidate in seeds[:MOST_SEEDS]], form, notes)
+
+
+def grouped(candidates: list[Batch], form: CallForm, notes: list[str]) -> Seeds:
+    """Whole candidates, those of equal shapes together."""
+    by_shape: dict[Any, tuple[list[Batch], list[int]]] = {}
+    for i, flat in enumerate(candidates):
         key = (signature({n: t[None] for n, t in flat.items()}), tuple(t.dtype for t in flat.values()))
         members, index = by_shape.setdefault(key, ([], []))
         members.append(flat)
@@ -107,21 +117,21 @@ def _from_list(seeds: list[Any], model: Callable[..., Any], notes: list[str]) ->
     return Seeds(form, groups, False, notes)
 
 
-def _from_data_source(seeds: Any, model: Callable[..., Any], notes: list[str]) -> Any:
+def from_data_source(seeds: Any, model: Callable[..., Any], notes: list[str]) -> Any:
     """A DataLoader's batches joined, a Dataset's items stacked; labels that the model does not take are dropped."""
     from torch.utils.data import DataLoader, Dataset, IterableDataset
 
     if isinstance(seeds, DataLoader):
         taken, total = [], 0
         for batch in seeds:
-            taken.append(_tensors(batch))
+            taken.append(tensors_of(batch))
             total += len(next(iter(_leaves(taken[-1]))))
             if total >= MOST_ITEMS:
                 break
         joined = _combine(taken, torch.cat)
     elif isinstance(seeds, Dataset):
         items = seeds if isinstance(seeds, IterableDataset) else (seeds[i] for i in range(len(seeds)))  # type: ignore[arg-type]
-        joined = _combine([_tensors(item) for item in islice(items, MOST_ITEMS)], torch.stack)
+        joined = _combine([tensors_of(item) for item in islice(items, MOST_ITEMS)], torch.stack)
     else:
         return seeds
     names, _, any_position = parameters(model)
@@ -145,7 +155,7 @@ def _combine(parts: list[Any], how: Callable[[list[Tensor]], Tensor]) -> Any:
         raise UsageError(f"the items of the data source cannot be stacked ({error}): give them as a list") from error
 
 
-def _tensors(part: Any) -> Any:
+def tensors_of(part: Any) -> Any:
     """NumPy arrays become tensors, nested structures are kept."""
     if isinstance(part, np.ndarray):
         if part.dtype.kind in "OSU":
@@ -154,9 +164,9 @@ def _tensors(part: Any) -> Any:
     if isinstance(part, Tensor):
         return part.detach()
     if isinstance(part, dict):
-        return {str(k): _tensors(v) for k, v in part.items()}
+        return {str(k): tensors_of(v) for k, v in part.items()}
     if isinstance(part, list | tuple):
-        inner = [_tensors(v) for v in part]
+        inner = [tensors_of(v) for v in part]
         return inner if isinstance(part, list) else tuple(inner)
     return part
 

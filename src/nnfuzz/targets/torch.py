@@ -113,7 +113,11 @@ class TorchTarget(Target):
     def call(self, inputs: Batch) -> Named:
         """The model on one model input, under the run's gradient mode."""
         with self.grad_mode():
-            return named_outputs(self.form.call(self.model, self._own(inputs)))
+            return self._answer(self._own(inputs))
+
+    def _answer(self, inputs: Batch) -> Named:
+        """What the model itself gives, by name: the one place where a forward pass is run."""
+        return named_outputs(self.form.call(self.model, inputs))
 
     def _own(self, inputs: Batch) -> Batch:
         """Copies, for a model that works on its input in place."""
@@ -125,7 +129,7 @@ class TorchTarget(Target):
         self.works_in_place = True
         mine = {n: t.clone() for n, t in inputs.items()}
         with self.grad_mode():
-            first = named_outputs(self.form.call(self.model, mine))
+            first = self._answer(mine)
         again = self.call(inputs)
         self.works_in_place = any(not torch.equal(mine[n], t) for n, t in inputs.items() if not t.isnan().any())
         if self.works_in_place:
@@ -187,13 +191,13 @@ class TorchTarget(Target):
         def call(inputs: Batch) -> Named:
             with self.grad_mode():
                 if not use_layers and not use_watched:
-                    return named_outputs(self.form.call(self.model, self._own(inputs)))
+                    return self._answer(self._own(inputs))
                 taps = Taps(
                     ({f"layer:{n}": p for n, p in self._taps.plan.items()} if use_layers else {})
                     | ({f"watch:{n}": p for n, p in self._watch_taps.plan.items()} if use_watched else {})
                 )
                 with taps.attached() as caught:
-                    outputs = named_outputs(self.form.call(self.model, self._own(inputs)))
+                    outputs = self._answer(self._own(inputs))
                 return {**outputs, **caught}
 
         return call
