@@ -33,9 +33,10 @@ from nnfuzz.stats import Stats
 from nnfuzz.targets import Target
 
 FIRST_BATCH = 64
-GROW_EVERY = 12
-"""Batches start small, so that an easy failure costs few inputs, and double after so many batches, for speed."""
-MOST_GROUPS = 8
+GROW_EVERY, GROW_EVERY_CLIMBING = 8, 12
+"""Batches start small, so that an easy failure costs few inputs, and double after so many batches, for speed; more
+slowly where gradients take part, since every batch may bring a gradient turn."""
+MOST_GROUPS = 4
 """Groups of one mutator in a batch: variety for the bandit while batches are small."""
 LARGE, FEW_GROUPS = 2048, 4
 """From ``COSTLY_FROM`` rows on a batch has few groups, from ``LARGE`` on the bandit's choice and a one-pass mutator:
@@ -214,7 +215,8 @@ class Fuzzer:
         return 4 if self.target.unit == "sample" else 2
 
     def _batch_size(self, objective: Objective, limits: Limits) -> int:
-        grown = FIRST_BATCH << min(20, self.stats.batches // GROW_EVERY)
+        every = GROW_EVERY if self.parts.climber is None else GROW_EVERY_CLIMBING
+        grown = FIRST_BATCH << min(20, self.stats.batches // every)
         most = self.most_rows // 4 if objective.want.backward else self.most_rows
         self.stats.batch_size = max(1, min(grown, most))
         return self._within(limits, self.stats.batch_size)

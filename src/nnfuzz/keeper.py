@@ -72,12 +72,17 @@ class Keeper:
         seeds = brood.bucket.seed_index[brood.rows[guarded.ran]]
         scores, better = self._by_score(verdict, clean, seeds)
         asked = np.intersect1d(clean, np.searchsorted(guarded.ran, brood.keep)) if len(brood.keep) else brood.keep
-        shown = clean if len(clean) <= LOOKED_AT else np.sort(rng.choice(clean, LOOKED_AT, replace=False))
-        looked = np.unique(np.concatenate([shown, better, asked]))
+        wanted = _union(better, asked)
+        if len(clean) <= LOOKED_AT:
+            shown = looked = clean
+        else:
+            shown = np.sort(rng.choice(clean, LOOKED_AT, replace=False))
+            looked = _union(shown, wanted)
         vectors = self.vectors(_part(guarded.trace, looked, size(batch)), len(looked))
-        novel = self._novel(brood, guarded, vectors[torch.from_numpy(np.searchsorted(looked, shown))], shown, rng)
-        chosen = np.unique(np.concatenate([novel, better, asked]))
-        self._reward(brood, guarded, novel, np.union1d(better, asked), hits)
+        among = vectors if shown is looked else vectors[torch.from_numpy(np.searchsorted(looked, shown))]
+        novel = self._novel(brood, guarded, among, shown, rng)
+        chosen = _union(novel, wanted)
+        self._reward(brood, guarded, novel, wanted, hits)
         if len(novel):
             self.stats.last_novel = self.elapsed()
         if not len(chosen):
@@ -166,6 +171,11 @@ class Keeper:
             line.tried += tried
             line.novel += fresh
             line.hits += struck
+
+
+def _union(a: NDArray[np.int64], b: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Sorted, each once."""
+    return np.unique(np.concatenate([a, b])) if len(a) or len(b) else a
 
 
 def _part(trace: Trace, index: NDArray[np.int64], count: int) -> Trace:

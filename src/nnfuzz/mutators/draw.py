@@ -26,7 +26,8 @@ def peak(x: Tensor) -> Tensor:
 
 def uniform(ctx: Context, x: Tensor, low: float = 0.0, high: float = 1.0) -> Tensor:
     """One number a row, uniform in [low, high): float32 ``(rows, 1, …)``."""
-    return column(torch.rand(len(x), generator=ctx.generator, device=x.device), x) * (high - low) + low
+    drawn = column(torch.rand(len(x), generator=ctx.generator, device=x.device), x)
+    return drawn if (low, high) == (0.0, 1.0) else drawn.mul_(high - low).add_(low)
 
 
 def log_uniform(ctx: Context, x: Tensor, low: float, high: float) -> Tensor:

@@ -43,13 +43,17 @@ class NonFinite(Objective):
         hits = keys = score = None
         for bit, (name, t) in enumerate(_watched(trace).items()):
             values = self._without_design(name, flat(t))
-            total = values.sum(1)
-            bad = ~total.isfinite()
-            if bool(bad.any()):  # the sum of finite numbers may overflow too: look at the elements of those rows
-                bad[bad.clone()] = ~values[bad].isfinite().all(1)
+            # Two reductions tell both how large a row gets and, since NaN passes through them, whether it is finite.
+            if values.shape[1]:
+                least, most = values.amin(1), values.amax(1)
+            else:
+                least = most = values.new_zeros(len(values))
+            largest = torch.maximum(most, -least)
+            bad = ~largest.isfinite()
+            bits = bad.long() << (bit % 60)
             hits = bad if hits is None else hits | bad
-            keys = bad.long() << (bit % 60) if keys is None else keys | (bad.long() << (bit % 60))
-            near = self._nearness(name, values)
+            keys = bits if keys is None else keys | bits
+            near = self._nearness(name, values, least, largest)
             score = near if score is None else torch.maximum(score, near)
         if hits is None or keys is None:
             hits = torch.zeros(size(batch), dtype=torch.bool)
@@ -82,17 +86,16 @@ class NonFinite(Objective):
             return values
         return values.masked_fill(design & values.isinf(), 0)
 
-    def _nearness(self, name: str, values: Tensor) -> Tensor:
+    def _nearness(self, name: str, values: Tensor, least: Tensor, largest: Tensor) -> Tensor:
         """How far the magnitudes are, in powers of two, toward the dtype's largest number (1.0), or, for
         probabilities, toward its smallest (1.0)."""
         info = torch.finfo(values.dtype)
-        if not values.shape[1]:
-            return torch.zeros(len(values), device=values.device)
-        big = values.abs().amax(1).float().clamp(min=1e-30).log2() / math.log2(info.max)
+        big = largest.float().clamp_(min=1e-30).log2_().mul_(1 / math.log2(info.max))
         if name not in self._probabilities:
             return big
-        small = torch.where(values > 0, values, 1).amin(1).float()
-        return torch.maximum(big, small.log2() / math.log2(info.smallest_normal))
+        if not bool((least > 0).all()):
+            least = torch.where(values > 0, values, 1).amin(1)
+        return torch.maximum(big, least.float().log2_().mul_(1 / math.log2(info.smallest_normal)))
 
 
 def _watched(trace: Trace) -> dict[str, Tensor]:
