@@ -14,6 +14,15 @@ from nnfuzz.errors import UsageError
 
 def open_model(source: str | os.PathLike[str] | bytes | onnx.ModelProto) -> tuple[onnx.ModelProto, str]:
     """The model with its weights in memory and its local functions inlined, and what to call it in messages."""
+    proto, name, folder = read_proto(source)
+    _load_weights(proto, name, folder)
+    return (onnx.inliner.inline_local_functions(proto) if proto.functions else proto), name
+
+
+def read_proto(
+    source: str | os.PathLike[str] | bytes | onnx.ModelProto,
+) -> tuple[onnx.ModelProto, str, Path | None]:
+    """The model as the file holds it, what to call it in messages, and the folder of weights in other files."""
     if isinstance(source, onnx.ModelProto):
         proto, name, folder = source, "the ONNX model", None
     elif isinstance(source, bytes):
@@ -25,8 +34,7 @@ def open_model(source: str | os.PathLike[str] | bytes | onnx.ModelProto) -> tupl
         raise UsageError(f"{name} holds no graph: it is empty, cut short, or not an ONNX model")
     if not proto.opset_import:
         raise UsageError(f"{name} does not say which opset it uses: it is cut short, or not an ONNX model")
-    _load_weights(proto, name, folder)
-    return (onnx.inliner.inline_local_functions(proto) if proto.functions else proto), name
+    return proto, name, folder
 
 
 def _bytes(path: Path) -> bytes:

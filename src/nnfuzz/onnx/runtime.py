@@ -1,0 +1,260 @@
+"""An ONNX model as a callable of tensors, run by ONNX Runtime."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnxruntime as ort
+import torch
+from torch import Tensor
+from torch.utils.dlpack import from_dlpack
+
+import onnx
+from nnfuzz.callform import CallForm
+from nnfuzz.errors import UsageError
+from nnfuzz.onnx.dtypes import onnx_code
+from nnfuzz.onnx.files import read_proto
+from nnfuzz.onnx.graph import spec_of
+from nnfuzz.onnx.program import OnnxProgram
+from nnfuzz.onnx.reading import read_onnx_seeds
+from nnfuzz.onnx.specs import RuntimeOptions, check_inputs, provider_named
+from nnfuzz.seeds import Seeds
+from nnfuzz.targets.foreign import ForeignModel
+
+if TYPE_CHECKING:
+    from nnfuzz.onnx.target import OnnxTarget
+
+Source = str | os.PathLike[str] | onnx.ModelProto
+Named = dict[str, Tensor]
+
+_LEVELS = {
+    "none": ort.GraphOptimizationLevel.ORT_DISABLE_ALL,
+    "basic": ort.GraphOptimizationLevel.ORT_ENABLE_BASIC,
+    "extended": ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
+    "all": ort.GraphOptimizationLevel.ORT_ENABLE_ALL,
+}
+_FATAL = 4
+"""ONNX Runtime's own log would print every refused mutant; what it refuses is raised as well."""
+_NO_NUMPY = (torch.bfloat16, torch.float8_e4m3fn, torch.float8_e4m3fnuz, torch.float8_e5m2, torch.float8_e5m2fnuz)
+
+
+class OnnxModel(ForeignModel):
+    """What ``nnfuzz.onnx.load`` gives.
+
+    Calling it runs ONNX Runtime on tensors, by position or by input name, and gives the outputs by name; ``run`` is
+    the same for a dict. Sessions are made when first needed.
+
+    Args:
+        source: a path (weights may lie in files beside it) or an ``onnx.ModelProto``.
+        options: provider and optimisation level.
+
+    Raises:
+        UsageError: no ONNX file, a provider that is not there. Unsupported: an input that is no tensor of numbers.
+    """
+
+    def __init__(self, source: Source, options: RuntimeOptions | None = None):
+        self.options = options or RuntimeOptions()
+        self.path = None if isinstance(source, onnx.ModelProto) else Path(source)
+        self.proto, _, _ = read_proto(source)
+        self.name = str(self.path) if self.path is not None else self.proto.graph.name or "the ONNX model"
+        constants = {t.name for t in self.proto.graph.initializer}
+        constants |= {s.values.name for s in self.proto.graph.sparse_initializer}
+        self.inputs = tuple(spec_of(v) for v in self.proto.graph.input if v.name not in constants)
+        self.outputs = tuple(spec_of(v) for v in self.proto.graph.output)
+        check_inputs(self.inputs, self.name)
+        self.provider = provider_named(self.options.provider, ort.get_available_providers())
+        self.flush_denormal = False
+        self._sessions: dict[tuple[str, ...], Any] = {}
+
+    def __call__(self, *args: Tensor, **kwargs: Tensor) -> Named:
+        return self.run({s.name: t for s, t in zip(self.inputs, args, strict=False)} | kwargs)
+
+    def run(self, inputs: Mapping[str, Tensor], extra: Sequence[str] = ()) -> Named:
+        """Outputs by name, and those of the tensors inside the graph that ``extra`` names. A sequence gives ``name.0``,
+        ``name.1`` …, a sequence of maps (class → number) one column a class; text is left out.
+
+        Raises whatever ONNX Runtime raises for these inputs.
+        """
+        session = self.session(extra)
+        feeds = {name: _fed(t) for name, t in inputs.items()}
+        names = [s.name for s in self.outputs] + list(extra)
+        if any(s.dtype in _NO_NUMPY for s in self.outputs):
+            values = session.run_with_ort_values(names, {n: _as_ort(v) for n, v in feeds.items()}, self._run_options)
+            got = [_from_ort(v) for v in values]
+        else:
+            got = session.run(names, feeds, self._run_options)
+        found: Named = {}
+        for name, value in zip(names, got, strict=True):
+            _collect(name, value, found)
+        return found
+
+    def read_seeds(self, seeds: Any) -> Seeds:
+        return read_onnx_seeds(seeds, self)
+
+    def as_target(self, form: CallForm, **options: Any) -> OnnxTarget:
+        from nnfuzz.onnx.target import OnnxTarget
+
+        return OnnxTarget(self, form, **options)
+
+    def facts(self) -> dict[str, Any]:
+        return {"sha256": self.sha256, "weights": self.weight_files, **self.options.given}
+
+    def session(self, extra: Sequence[str] = ()) -> Any:
+        """The ``InferenceSession`` of the graph with these tensors as further outputs."""
+        key = tuple(extra)
+        if key not in self._sessions:
+            self._sessions[key] = self._opened(key)
+        return self._sessions[key]
+
+    def close(self) -> None:
+        """Gives the memory of the sessions back; they are made again when needed."""
+        self._sessions.clear()
+
+    def use_flushed(self, flush: bool) -> None:
+        """Whether subnormal numbers count as zero inside ONNX Runtime, whose threads torch's switch does not reach."""
+        if flush != self.flush_denormal:
+            self.flush_denormal = flush
+            self.close()
+
+    @cached_property
+    def program(self) -> OnnxProgram:
+        """The interpreter of the same graph. Raises ``Unsupported`` where an operator is not built."""
+        return OnnxProgram(self.path if self.path is not None else self.proto)
+
+    @cached_property
+    def sha256(self) -> str:
+        """Of the file and, in the order of their names, of the files that hold its weights."""
+        digest = hashlib.sha256(self.proto.SerializeToString() if self.path is None else self.path.read_bytes())
+        for name in self.weight_files:
+            digest.update((self.folder / name).read_bytes())
+        return digest.hexdigest()
+
+    @cached_property
+    def weight_files(self) -> list[str]:
+        """Files beside the model that hold its weights, by their names relative to it."""
+        outside = onnx.external_data_helper
+        held = [t for t in outside._get_all_tensors(self.proto) if outside.uses_external_data(t)]
+        return sorted({outside.ExternalDataInfo(t).location for t in held})
+
+    @property
+    def folder(self) -> Path:
+        """Where the model lies."""
+        return self.path.parent if self.path is not None else Path()
+
+    @property
+    def opsets(self) -> dict[str, int]:
+        """Versions by domain ("" is ONNX's own)."""
+        return {o.domain: o.version for o in self.proto.opset_import}
+
+    def describe(self) -> str:
+        """Opset, size, provider and level, for the header of a run."""
+        version = self.opsets.get("", self.opsets.get("ai.onnx", 0))
+        nodes = len(self.proto.graph.node)
+        return (
+            f"ONNX opset {version}, {nodes:,} node{'s' * (nodes != 1)}; ONNX Runtime {ort.__version__}, "
+            f"{self.provider}, optimisation {self.options.optimisation}"
+        )
+
+    @cached_property
+    def optimised(self) -> frozenset[str]:
+        """Names of the values that ONNX Runtime still computes after its own optimisation: others are fused away, and
+        asking for one of those would change what runs."""
+        import tempfile
+
+        with tempfile.TemporaryDirectory() as folder:
+            place = Path(folder, "optimised.onnx")
+            options = self._session_options()
+            options.optimized_model_filepath = str(place)
+            try:
+                self._open(options, ())
+                after = onnx.load(str(place), load_external_data=False)
+            except Exception:  # beyond 2 GiB, or kernels that cannot be written down
+                return frozenset()
+        return frozenset(name for node in after.graph.node for name in node.output if name)
+
+    # ------------------------------------------------------------------ sessions
+
+    def _opened(self, extra: tuple[str, ...]) -> Any:
+        try:
+            return self._open(self._session_options(), extra)
+        except Exception as error:
+            raise UsageError(f"ONNX Runtime cannot load {self.name}: {_first_line(error)}") from error
+
+    def _open(self, options: Any, extra: tuple[str, ...]) -> Any:
+        providers = [self.provider]
+        if self.path is not None and not extra:
+            return ort.InferenceSession(str(self.path), options, providers=providers)
+        proto = self.proto
+        if extra:
+            proto = onnx.ModelProto()
+            proto.CopyFrom(self.proto)
+            proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in extra)
+        if self.path is not None:
+            key = "session.model_external_initializers_file_folder_path"
+            options.add_session_config_entry(key, str(self.folder.resolve()))
+        return ort.InferenceSession(proto.SerializeToString(), options, providers=providers)
+
+    def _session_options(self) -> Any:
+        options = ort.SessionOptions()
+        options.graph_optimization_level = _LEVELS[self.options.optimisation]
+        options.intra_op_num_threads = torch.get_num_threads()
+        options.inter_op_num_threads = 1
+        options.use_deterministic_compute = True
+        options.log_severity_level = _FATAL
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        if self.flush_denormal:
+            options.add_session_config_entry("session.set_denormal_as_zero", "1")
+        return options
+
+    @cached_property
+    def _run_options(self) -> Any:
+        options = ort.RunOptions()
+        options.log_severity_level = _FATAL
+        return options
+
+
+def _fed(t: Tensor | None) -> Any:
+    """The tensor as ONNX Runtime takes it: the same memory where that is possible."""
+    if t is None:
+        return None
+    t = t.detach()
+    if t.device.type != "cpu" or not t.is_contiguous():
+        t = t.cpu().contiguous()
+    if t.dtype in _NO_NUMPY:
+        bits = t.view(torch.int16 if t.dtype.itemsize == 2 else torch.uint8).numpy()
+        return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, onnx_code(t.dtype))
+    return t.numpy()
+
+
+def _as_ort(value: Any) -> Any:
+    return value if isinstance(value, ort.OrtValue) else ort.OrtValue.ortvalue_from_numpy(value)
+
+
+def _from_ort(value: Any) -> Any:
+    """A tensor without a copy; what is no tensor as Python has it."""
+    return from_dlpack(value._ortvalue.to_dlpack()).clone() if value.is_tensor() else value.numpy()
+
+
+def _collect(name: str, value: Any, into: Named) -> None:
+    if isinstance(value, Tensor):
+        into[name] = value
+    elif isinstance(value, np.ndarray | np.generic):
+        array = np.asarray(value)
+        if array.dtype.kind in "biufc":
+            into[name] = torch.from_numpy(array) if array.flags.writeable else torch.from_numpy(array.copy())
+    elif isinstance(value, list) and value and all(isinstance(v, dict) for v in value):
+        into[name] = torch.tensor([[float(v) for v in row.values()] for row in value])
+    elif isinstance(value, list):
+        for i, part in enumerate(value):
+            _collect(f"{name}.{i}", part, into)
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return lines[0].partition("] : ")[2].strip() or lines[0] if lines else type(error).__name__

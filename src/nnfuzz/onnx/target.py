@@ -1,0 +1,301 @@
+"""An ONNX model as a target: ONNX Runtime gives the answers, the interpreter gives gradients and looks inside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nnfuzz.callform import CallForm
+from nnfuzz.errors import Unsupported, UsageError
+from nnfuzz.onnx.program import OnnxProgram
+from nnfuzz.onnx.runtime import OnnxModel
+from nnfuzz.onnx.taps import TRIED, Tap, all_values, hidden_values, values_by_pattern
+from nnfuzz.space import Batch, rows, size
+from nnfuzz.targets.base import Trace, Want
+from nnfuzz.targets.drive import DRIVES, Named, agree
+from nnfuzz.targets.inside import InsideWatch
+from nnfuzz.targets.outputs import named_outputs
+from nnfuzz.targets.torch import TorchTarget
+from nnfuzz.targets.unit import Plan
+
+CHUNK_BYTES = 1 << 20
+"""The largest value inside the graph for the rows that one call of ONNX Runtime takes: beyond that its working memory
+leaves the processor's caches, and convolutional networks lose half their speed."""
+COMPARED = 4
+"""Seeds on which the interpreter is compared with ONNX Runtime."""
+
+
+class OnnxTarget(TorchTarget):
+    """Runs an ``OnnxModel``.
+
+    ``model`` is the interpreter (an ``OnnxProgram``), which the probe and the gradients use; where the graph holds an
+    operator that is not built it is the ``OnnxModel`` itself, a black box. Outputs and activations always come from
+    ONNX Runtime. Gradients are the interpreter's.
+    """
+
+    def __init__(
+        self,
+        onnx: OnnxModel,
+        form: CallForm,
+        *,
+        name: str = "",
+        device: str | torch.device | None = None,
+        train: bool = False,
+        layers: Sequence[str] | None = None,
+        flush_denormal: bool = False,
+    ):
+        if train:
+            raise UsageError(f"--train is asked for, but {onnx.name} is an ONNX model, which has no training mode")
+        if device is not None and torch.device(device).type != "cpu":
+            raise UsageError(f"an ONNX model runs where its provider does, not on {device}: give --provider instead")
+        onnx.use_flushed(flush_denormal)
+        self.onnx = onnx
+        self.program, trouble = interpreter_of(onnx)
+        super().__init__(self.program or onnx, form, name=name or onnx.name, layers=layers)
+        self.notes += trouble
+        self.chunk = 0
+        """Rows that one call of ONNX Runtime takes; 0 for no limit."""
+        self.layer_taps: list[Tap] = []
+        self._watched: list[Tap] | None = None
+        self._values: dict[str, _Value] = {}
+        self._by_design: set[str] = set()
+        self.disagreements = 0
+        """Inputs for which the interpreter alone gave a non-finite number."""
+
+    @property
+    def sees_inside(self) -> bool:
+        return self.program is not None
+
+    # ------------------------------------------------------------------ running
+
+    def _answer(self, inputs: Batch) -> Named:
+        return self._run_ort(inputs, ())
+
+    def _run_ort(self, inputs: Batch, taps: Sequence[Tap]) -> Named:
+        extra = tuple(dict.fromkeys(t.value for t in taps))
+        if not self.chunk or self.unit != "sample" or size(inputs) <= self.chunk:
+            return self.onnx.run(inputs, extra)
+        parts = [
+            self.onnx.run(rows(inputs, slice(a, a + self.chunk)), extra) for a in range(0, size(inputs), self.chunk)
+        ]
+        return {n: torch.cat([p[n] for p in parts]) for n in parts[0]}
+
+    def _tapped(self, want: Want) -> Callable[[Batch], Named]:
+        layers = self.layer_taps if want.layers else []
+        watched = self.watch_taps if want.watched else []
+
+        def call(inputs: Batch) -> Named:
+            got = self._run_ort(inputs, [*layers, *watched])
+            told = {n: got.pop(n) for n in {t.value for t in (*layers, *watched)}}
+            for tag, taps in (("layer", layers), ("watch", watched)):
+                got |= {f"{tag}:{t.label}": told[t.value] for t in taps}
+            return got
+
+        return call
+
+    def _run_inside(self, batch: Batch, want: Want) -> Trace:
+        """The interpreter marks candidates; a mark counts where ONNX Runtime shows a non-finite value inside, too."""
+        if self.program is None:
+            raise Unsupported(f"--watch internal looks into the graph, and {self.name} cannot be looked into")
+        learn, known = self._inside is None, self._inside if self._inside is not None else set()
+        trace = self._split(DRIVES[self.drive](self._tapped(want), batch))
+        together = self.unit == "sample"
+        marks = []
+        for part in [batch] if together else each(batch):
+            watch = InsideWatch(size(part) if together else None, known, learn=learn, device=self.device)
+            with torch.inference_mode(), watch:
+                self.form.call(self.program, part if together else {n: t[0] for n, t in part.items()})
+            marks.append(watch.marked)
+        self._inside = known
+        marked = torch.cat(marks)
+        for row in marked.nonzero()[:, 0].tolist():
+            marked[row] = self._bad_inside(rows(batch, slice(row, row + 1)), learn)
+        trace.watched["inside"] = torch.where(marked, torch.nan, 0.0)
+        return trace
+
+    def _bad_inside(self, candidate: Batch, learn: bool) -> bool:
+        """Whether a value of the graph that is finite on the seeds is not, in either runtime."""
+        assert self.program is not None
+        lone = self.model_input(candidate)
+        with torch.inference_mode():
+            values = self.program.run_all(lone)
+        bad = [n for n, t in values.items() if isinstance(t, Tensor) and not_finite(t)]
+        if learn:
+            self._by_design |= set(bad)
+            return False
+        readable = {t.value for t in all_values(self.onnx, self.program)} | {s.name for s in self.onnx.outputs}
+        for name in [n for n in bad if n not in self._by_design and n in readable][:TRIED]:
+            if not_finite(self._run_ort(lone, [Tap(name, name)])[name]):
+                return True
+        self._differ_in_finiteness("nan or inf inside")
+        return False
+
+    def observed(self, inputs: Batch, outputs: Any) -> None:
+        """What is not finite in the interpreter alone is no failure of the model as it is deployed, and is said."""
+        mine = {n: t for n, t in named_outputs(outputs).items() if not_finite(t)}
+        if mine:
+            theirs = self._answer({n: t.detach() for n, t in inputs.items()})
+            if not any(not_finite(t) for n, t in theirs.items() if n in mine):
+                self._differ_in_finiteness(f"a non-finite {', '.join(mine)}")
+
+    def _differ_in_finiteness(self, what: str) -> None:
+        if not self.disagreements:
+            self.notes.append(
+                f"the interpreter gives {what} for inputs on which ONNX Runtime gives finite numbers: these are not "
+                "counted"
+            )
+        self.disagreements += 1
+
+    def second_opinion(self, inputs: Batch) -> str:
+        """Whether the interpreter shows a failure that ONNX Runtime shows, for one model input; "" where it does."""
+        if self.program is None:
+            return "no operation is named: the graph cannot be looked into"
+        with torch.inference_mode():
+            mine = named_outputs(self.form.call(self.program, inputs))
+        if any(not_finite(t) for t in mine.values()):
+            return ""
+        return "the interpreter gives finite numbers here, where ONNX Runtime does not: no operation can be named"
+
+    # ------------------------------------------------------------------ before the run
+
+    def adopt(self, plan: Plan) -> None:
+        self.unit, self.drive, self.why = plan.unit, plan.drive, plan.why
+        group = max(plan.seeds.groups, key=lambda g: len(g.index))
+        some = rows(group.batch, slice(0, COMPARED))
+        self._compare(some)
+        self._values = self._survey(some)
+        self.widest = max((v.bytes for v in self._values.values()), default=0)
+        if self.unit == "sample" and self.widest:
+            self.chunk = max(1, CHUNK_BYTES // self.widest)
+        plain = self.run(some, Want(layers=False)).outputs
+        if self.patterns is None:
+            taps = hidden_values(self.onnx, self.program)
+            self.layer_taps = next(([t] for t in taps if self._fits([t], some, plain)), [])
+            return
+        taps = values_by_pattern(self.onnx, self.program, self.patterns)
+        self.layer_taps = [t for t in taps if self._fits([t], some, None)]
+        if not self.layer_taps:
+            self.notes.append(f"{self.name}: what --layers names has no row for each candidate: coverage sees outputs")
+
+    @property
+    def watch_taps(self) -> list[Tap]:
+        """Values that ``--watch layers`` looks at: floating ones that ONNX Runtime computes for each candidate."""
+        if self._watched is None:
+            taps = [t for t in all_values(self.onnx, self.program) if t.value in self._values]
+            self._watched = [t for t in taps if self._values[t.value].by_candidate]
+        return self._watched
+
+    def _fits(self, taps: list[Tap], some: Batch, plain: Named | None) -> bool:
+        """Whether the values can be read, are floating with a row for each candidate, and (with ``plain``) whether
+        reading them leaves the outputs as they are, bit for bit: else it would be another program that is fuzzed."""
+        before, self.layer_taps = self.layer_taps, taps
+        try:
+            trace = self.run(some, Want())
+        except Exception:  # fused away, inside a branch, or of no common shape
+            return False
+        finally:
+            self.layer_taps = before
+        fine = all(t.is_floating_point() and t.dim() and len(t) == size(some) for t in trace.layers.values())
+        return fine and (plain is None or all(_same(trace.outputs[n], t) for n, t in plain.items()))
+
+    def _survey(self, some: Batch) -> dict[str, _Value]:
+        """What is known of the values inside, from one run: of the interpreter, or, of a black box, of ONNX Runtime."""
+        inputs, count = (some, size(some)) if self.unit == "sample" else ({n: t[0] for n, t in some.items()}, 1)
+        try:
+            with torch.inference_mode():
+                if self.program is not None:
+                    seen = self.program.run_all(inputs)
+                else:
+                    seen = self._run_ort(inputs, all_values(self.onnx, None))
+        except Exception:  # what is not known is not watched
+            return {}
+        found = {}
+        for name, t in seen.items():
+            if isinstance(t, Tensor):
+                by_row = t.is_floating_point() and (self.unit != "sample" or (t.dim() > 0 and len(t) == count))
+                found[name] = _Value(t.numel() * t.element_size() // count, by_row)
+        return found
+
+    def _compare(self, some: Batch) -> None:
+        """The interpreter beside ONNX Runtime on a few seeds; without it where it fails."""
+        if self.program is None:
+            return
+        try:
+            for part in [some] if self.unit == "sample" else each(some):
+                inputs = self.model_input(part)
+                with torch.inference_mode():
+                    mine = named_outputs(self.form.call(self.program, inputs))
+                theirs = self._answer(inputs)
+                if not agree({n: mine[n] for n in theirs if n in mine}, theirs):
+                    self.notes.append(
+                        f"the interpreter and ONNX Runtime differ on the seeds ({_gap(mine, theirs)}): what is said of "
+                        "places inside the graph is the interpreter's, and need not be what ONNX Runtime does"
+                    )
+                    return
+        except Exception as error:
+            self.notes.append(_blind(self.name, f"the interpreter fails on its seeds ({_told(error)})"))
+            self.model, self.program, self.parameters = self.onnx, None, []
+
+    # ------------------------------------------------------------------ words
+
+    def describe(self) -> str:
+        return f"{self.name} ({self.onnx.describe()})"
+
+    def layer_shapes(self) -> dict[str, tuple[int, ...]]:
+        return dict.fromkeys((t.label for t in self.layer_taps), ())
+
+
+@dataclass(frozen=True)
+class _Value:
+    """Bytes of a value for one candidate; whether it is floating with a row for each."""
+
+    bytes: int
+    by_candidate: bool
+
+
+def interpreter_of(onnx: OnnxModel) -> tuple[OnnxProgram | None, list[str]]:
+    """The program, or None with a sentence that names what is not built."""
+    try:
+        return onnx.program, []
+    except Unsupported as error:
+        return None, [_blind(onnx.name, str(error))]
+
+
+def _blind(name: str, why: str) -> str:
+    return f"{name} is fuzzed as a black box, without gradients and places: {why}"
+
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+
+
+def each(batch: Batch) -> list[Batch]:
+    """Its candidates one by one, with their leading axis."""
+    return [rows(batch, slice(i, i + 1)) for i in range(size(batch))]
+
+
+def not_finite(t: Tensor) -> bool:
+    """Whether a NaN or an infinity is in it."""
+    return (t.is_floating_point() or t.is_complex()) and not bool(t.detach().isfinite().all())
+
+
+def _same(x: Tensor, y: Tensor) -> bool:
+    """Bit for bit, NaN at equal places."""
+    return x.shape == y.shape and x.dtype == y.dtype and torch.equal(x.nan_to_num(), y.nan_to_num())
+
+
+def _gap(mine: Named, theirs: Named) -> str:
+    """The output that differs most: where, and by how much."""
+    worst, where = -1.0, "other outputs"
+    for name, y in theirs.items():
+        x = mine.get(name)
+        if x is None or x.shape != y.shape:
+            return f"{name}: other shapes" if x is not None else f"{name} is missing"
+        gap = float((x.double() - y.double()).abs().nan_to_num(float("inf")).max()) if x.numel() else 0.0
+        if gap > worst:
+            worst, where = gap, name
+    return f"{where}: by {worst:.3g}"

@@ -1,0 +1,44 @@
+"""The seam for models of other runtimes, which know their own inputs and make their own target."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from nnfuzz.callform import CallForm
+
+if TYPE_CHECKING:
+    from nnfuzz.seeds import Seeds
+    from nnfuzz.targets.torch import TorchTarget
+
+
+class ForeignModel(ABC):
+    """A model that is no Python function of tensors, though it can be called like one.
+
+    Attributes:
+        name: for the header of a run: its path, where it has one.
+        inputs, outputs: what it declares of them, in order: ``name``, ``dtype`` (None: unknown), ``shape`` (a size, the
+            name of a free one or None an axis; None where the rank is open), ``optional``.
+    """
+
+    name: str
+    inputs: tuple[Any, ...]
+    outputs: tuple[Any, ...]
+
+    @abstractmethod
+    def __call__(self, *args: Tensor, **kwargs: Tensor) -> dict[str, Tensor]:
+        """Outputs by name."""
+
+    @abstractmethod
+    def read_seeds(self, seeds: Any) -> Seeds:
+        """Seeds as ``nnfuzz.seeds.read_seeds`` gives them, by what the model declares of its inputs."""
+
+    @abstractmethod
+    def as_target(self, form: CallForm, **options: Any) -> TorchTarget:
+        """The target, for the arguments of ``TorchTarget`` beside the model, and ``flush_denormal``."""
+
+    @abstractmethod
+    def facts(self) -> dict[str, Any]:
+        """JSON-able: what a script needs beside its name to run it again."""
