@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -95,3 +95,17 @@ def decode_attribute(proto: onnx.AttributeProto, graph: Callable[[onnx.GraphProt
 
 def _text(held: bytes) -> str:
     return held.decode("utf-8", errors="replace")
+
+
+def constant_of(attrs: Mapping[str, Any]) -> Value | None:
+    """The value of a Constant node; None for an attribute that is not known."""
+    for name, value in attrs.items():
+        if name in ("value", "sparse_value"):
+            return value
+        if name in ("value_float", "value_floats"):
+            return torch.tensor(value, dtype=torch.float32)
+        if name in ("value_int", "value_ints"):
+            return torch.tensor(value, dtype=torch.int64)
+        if name in ("value_string", "value_strings"):
+            return np.array(value, dtype=object)
+    return None

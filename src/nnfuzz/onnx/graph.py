@@ -12,8 +12,8 @@ import torch
 
 import onnx
 from nnfuzz.errors import UsageError
-from nnfuzz.onnx.attributes import Value, decode_attribute, decode_sparse, decode_tensor
-from nnfuzz.onnx.dtypes import NAMES, STRING, TORCH
+from nnfuzz.onnx.attributes import Value, constant_of, decode_attribute, decode_sparse, decode_tensor
+from nnfuzz.onnx.dtypes import NAMES, TORCH
 from nnfuzz.onnx.files import open_model
 from nnfuzz.onnx.ops.registry import DOMAINS
 
@@ -179,28 +179,6 @@ def _trimmed(names: Sequence[str]) -> tuple[str, ...]:
     while kept and not kept[-1]:
         kept.pop()
     return tuple(kept)
-
-
-def constant_of(attrs: Mapping[str, Any]) -> Value | None:
-    """The value of a Constant node; None for an attribute that is not known."""
-    for name, value in attrs.items():
-        if name in ("value", "sparse_value"):
-            return value
-        if name in ("value_float", "value_floats"):
-            return torch.tensor(value, dtype=torch.float32)
-        if name in ("value_int", "value_ints"):
-            return torch.tensor(value, dtype=torch.int64)
-        if name in ("value_string", "value_strings"):
-            return onnx.numpy_helper.to_array(onnx.helper.make_tensor("", STRING, _dims(value), _list(value)))
-    return None
-
-
-def _dims(value: Any) -> list[int]:
-    return [len(value)] if isinstance(value, list) else []
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]
 
 
 def spec_of(proto: onnx.ValueInfoProto) -> Spec:

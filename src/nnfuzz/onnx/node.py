@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
@@ -14,7 +13,7 @@ from torch import Tensor, nn
 from nnfuzz.errors import NnfuzzError, Unsupported
 from nnfuzz.onnx.attributes import Value
 from nnfuzz.onnx.constants import hold, is_weight, private
-from nnfuzz.onnx.graph import Graph, Node
+from nnfuzz.onnx.graph import Graph, Node, Spec
 from nnfuzz.onnx.ops import Call, find_operator
 from nnfuzz.probe.sites import speaks
 
@@ -62,7 +61,7 @@ class OnnxNode(nn.Module):
         call = self.onnx
         if self._bodies:
             outer = dict(zip(self._outer, given, strict=True))
-            bound = {name: functools.partial(self._body(name).run, outer) for name in self._bodies}
+            bound = {name: Branch(self._body(name), outer) for name in self._bodies}
             call = replace(call, attrs={**call.attrs, **bound})
         try:
             return _tidied(self._function(call, *args), len(call.outputs))
@@ -105,6 +104,22 @@ class Step:
     reads: tuple[str, ...]
     makes: tuple[str, ...]
     frees: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Branch:
+    """A graph of a node together with the values of the outer scope: what an operator's function finds in ``attrs``."""
+
+    body: Body
+    outer: Mapping[str, Value]
+
+    def __call__(self, *inputs: Value) -> tuple[Value, ...]:
+        return self.body.run(self.outer, *inputs)
+
+    @property
+    def outputs(self) -> tuple[Spec, ...]:
+        """What the file says of its outputs."""
+        return self.body.outputs
 
 
 class Body(nn.Module):

@@ -16,8 +16,8 @@ from nnfuzz.onnx.graph import Graph, Node, Spec, read_graph
 from nnfuzz.onnx.node import UNCONVERTED, Body
 from nnfuzz.onnx.ops import find_operator
 
-OLDEST, NEWEST = 7, 23
-"""Opsets of ONNX's own domain whose operators are built; of a newer one those that it did not change."""
+OLDEST, NEWEST = 7, 28
+"""Opsets of ONNX's own domain whose operators are built; of older and newer ones those that mean the same there."""
 
 
 def unsupported(graph: Graph) -> list[tuple[str, str, int, str]]:
@@ -39,10 +39,9 @@ def _nodes(graph: Graph) -> Iterator[Node]:
 def _known_version(node: Node) -> bool:
     if node.domain or OLDEST <= node.version <= NEWEST:
         return True
-    if node.version < OLDEST:
-        return False
     try:
-        return onnx.defs.get_schema(node.op, node.version, node.domain).since_version <= NEWEST
+        written = onnx.defs.get_schema(node.op, OLDEST if node.version < OLDEST else NEWEST, node.domain)
+        return onnx.defs.get_schema(node.op, node.version, node.domain).since_version == written.since_version
     except onnx.defs.SchemaError:
         return False
 

@@ -94,17 +94,20 @@ def summed(call: Call, *values: Tensor) -> Tensor:
 
 @operator("BitShift")
 def shift(call: Call, x: Tensor, by: Tensor) -> Tensor:
-    """Bits of unsigned integers moved left or right; those moved out are lost."""
+    """Bits moved left or right, those moved out lost; to the right a sign fills in, as it does beyond all bits."""
     bits = x.dtype.itemsize * 8
     amount = wide(by)
+    outside = (amount < 0) | (amount >= bits)
+    amount = amount.clamp(0, bits - 1)
     if call.attr("direction") == "LEFT":
         moved = torch.bitwise_left_shift(wide(x), amount)
-    else:
-        moved = torch.bitwise_right_shift(wide(x), amount)
-        if bits == 64:  # held in int64, whose sign bit moves along with the others
-            kept = torch.bitwise_left_shift(torch.ones_like(moved), (64 - amount).clamp(max=63)) - 1
-            moved = torch.where(amount == 0, moved, moved & kept)
-    return torch.where(amount >= bits, torch.zeros_like(moved), moved).to(x.dtype)
+        return torch.where(outside, torch.zeros_like(moved), moved).to(x.dtype)
+    moved = torch.bitwise_right_shift(wide(x), amount)
+    if x.dtype == torch.uint64:  # held in int64, whose sign bit moves along with the others
+        kept = torch.bitwise_left_shift(torch.ones_like(moved), (64 - amount).clamp(max=63)) - 1
+        moved = torch.where(amount == 0, moved, moved & kept)
+    filled = torch.where(wide(x) < 0, -1, 0) if x.dtype.is_signed else torch.zeros_like(moved)
+    return torch.where(outside, filled.to(moved.dtype), moved).to(x.dtype)
 
 
 def _compared(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Any, Any], Any]:

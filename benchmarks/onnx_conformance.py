@@ -1,0 +1,162 @@
+"""The official node tests of the onnx package, run by the interpreter: how many pass, by family of operators.
+
+    python benchmarks/onnx_conformance.py [--failures] [PATTERN]
+
+A case is one small model with inputs and the outputs that ONNX expects. It belongs to the operators of its model;
+cases with operators that are not built are counted as such.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import sys
+import time
+import warnings
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+
+import onnx
+from nnfuzz.onnx.attributes import decode_tensor
+from nnfuzz.onnx.graph import read_graph
+from nnfuzz.onnx.ops import OPERATORS, find_operator
+from nnfuzz.onnx.program import OnnxProgram, unsupported
+
+RANDOM = {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
+"""Operators whose values are nobody's; shape and dtype are compared."""
+
+DRAWN = {f"test_training_dropout{name}" for name in ("", "_default", "_mask", "_default_mask")}
+"""Cases with dropout as in training, whose values are NumPy's random numbers."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of a case: "passed", "failed" (with a reason), or "unsupported" (with the operators)."""
+
+    name: str
+    families: tuple[str, ...]
+    outcome: str
+    why: str = ""
+
+
+@cache
+def cases() -> list[Any]:
+    """All node tests of the installed onnx package; it makes them anew, which takes seconds."""
+    from onnx.backend.test.loader import load_model_tests
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return list(load_model_tests(kind="node"))
+
+
+def run_case(case: Any) -> Result:
+    """Runs one case as the package's own runner does, at its tolerances."""
+    nodes = _nodes(case.model.graph)
+    families = tuple(sorted({family(n) for n in nodes} or {"none"}))
+    try:
+        graph = read_graph(case.model)
+        missing = unsupported(graph)
+        if missing:
+            return Result(case.name, families, "unsupported", ", ".join(sorted({m[1] for m in missing})))
+        program = OnnxProgram(graph)
+        random = any(n.op_type in RANDOM for n in nodes) or case.name in DRAWN
+        for inputs, expected in case.data_sets:
+            given = [_value(v, s) for v, s in zip(inputs, case.model.graph.input, strict=False)]
+            with torch.inference_mode():
+                made = program(*given)
+            for (name, got), want in zip(made.items(), expected, strict=True):
+                spec = next(s for s in case.model.graph.output if s.name == name)
+                _compare(name, got, _value(want, spec), case, random)
+    except Exception as error:
+        return Result(case.name, families, "failed", " ".join(f"{type(error).__name__}: {error}".split())[:200])
+    return Result(case.name, families, "passed")
+
+
+def family(node: onnx.NodeProto) -> str:
+    """The file in which an operator is written."""
+    function = find_operator(node.domain, node.op_type)
+    return "not built" if function is None else function.__module__.rpartition(".")[2]
+
+
+def _nodes(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
+    inner = [n for node in graph.node for a in node.attribute if a.HasField("g") for n in _nodes(a.g)]
+    return [*graph.node, *inner]
+
+
+def _value(given: Any, spec: onnx.ValueInfoProto) -> Any:
+    if given is None or isinstance(given, list):
+        return None if given is None else [_value(v, spec) for v in given]
+    if isinstance(given, onnx.TensorProto):
+        return decode_tensor(given)
+    array = np.asarray(given)
+    if array.dtype.kind in "OUS":
+        return array.astype(object)
+    return decode_tensor(onnx.numpy_helper.from_array(array))
+
+
+def _compare(name: str, got: Any, want: Any, case: Any, random: bool) -> None:
+    if want is None or isinstance(want, list):
+        assert isinstance(got, list if isinstance(want, list) else type(None)), f"{name} is {type(got).__name__}"
+        for g, w in zip(got or [], want or [], strict=True):
+            _compare(name, g, w, case, random)
+        return
+    assert tuple(got.shape) == tuple(want.shape), f"{name}: shape {tuple(got.shape)}, expected {tuple(want.shape)}"
+    if isinstance(want, np.ndarray):
+        assert (got == want).all(), f"{name}: {got}, expected {want}"
+        return
+    assert got.dtype == want.dtype, f"{name}: {got.dtype}, expected {want.dtype}"
+    if random:
+        return
+    if want.is_floating_point():
+        got, want = got.detach().double(), want.double()
+    np.testing.assert_allclose(got.numpy(), want.numpy(), rtol=case.rtol, atol=case.atol, err_msg=name)
+
+
+def run_all(pattern: str = "*") -> Iterator[Result]:
+    """Results of all cases whose names match."""
+    for case in cases():
+        if fnmatch.fnmatchcase(case.name, pattern):
+            yield run_case(case)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("pattern", nargs="?", default="*", help="names of cases, as in test_softmax*")
+    parser.add_argument("--failures", action="store_true", help="name every case that did not pass")
+    chosen = parser.parse_args()
+    torch.set_num_threads(1)
+    begin = time.perf_counter()
+    results = list(run_all(chosen.pattern))
+    took = time.perf_counter() - begin
+    built = Counter(f.__module__.rpartition(".")[2] for f in OPERATORS.values())
+    passed, total = Counter[str](), Counter[str]()
+    by_outcome: dict[str, list[Result]] = defaultdict(list)
+    for r in results:
+        by_outcome[r.outcome].append(r)
+        for name in r.families:
+            total[name] += 1
+            passed[name] += r.outcome == "passed"
+    print(f"{'family':20} {'operators':>9} {'passed':>7} {'cases':>6}")
+    for name in sorted({*built, *total}):
+        print(f"{name:20} {built[name] or '':>9} {passed[name]:7} {total[name]:6}")
+    runnable = len(results) - len(by_outcome["unsupported"])
+    print(
+        f"\n{len(by_outcome['passed'])} of {runnable} cases with built operators pass, of {len(results)} in all; ",
+        end="",
+    )
+    print(f"{len(OPERATORS)} operators; {took:.0f} s")
+    missing = Counter(op for r in by_outcome["unsupported"] for op in r.why.split(", "))
+    print("not built:", ", ".join(f"{op} ({n})" for op, n in missing.most_common()))
+    for r in by_outcome["failed"] if chosen.failures else ():
+        print(f"{r.name}: {r.why}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
