@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from nnfuzz.corpus_tools import as_seeds
 from nnfuzz.errors import UsageError
 from nnfuzz.report.base import Reporter
 from nnfuzz.run import Run
@@ -183,6 +184,11 @@ def resume(
 
     with RunStore.open(path) as store:
         manifest = store.manifest
+        if manifest.get("made_by"):
+            raise UsageError(
+                f"{path} is a corpus that {manifest['made_by']} wrote and not a run that could go on: "
+                f"start one from it with {as_seeds(manifest, path)}"
+            )
         context = manifest.get("context", {})
         settings = Settings.from_json(
             manifest["settings"],

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import math
 import os
+import shlex
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from itertools import islice
 from pathlib import Path
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 
 from nnfuzz.errors import UsageError
 from nnfuzz.record import Record
+from nnfuzz.report.words import near, typed
 from nnfuzz.store import RunStore, refuse_occupied
 from nnfuzz.store_files import disk
 from nnfuzz.store_tensors import content_hash
@@ -125,6 +127,29 @@ def minimise(src: str | Path, dest: str | Path, radius: float | None = None) -> 
             for chunk in batched(entries, CHUNK):
                 new.commit(chunk, {"radius": radius})
     return {"entries": len(kept), "before": before, "radius": radius}
+
+
+def as_seeds(manifest: Mapping[str, Any], path: str | Path) -> str:
+    """The line that starts a run from a corpus: the command of its first source with other seeds; in Python, the call
+    that takes them."""
+    words = manifest.get("command")
+    if not isinstance(words, list) or len(words) < 3 or not all(isinstance(w, str) for w in words):
+        return f"nnfuzz.find_nans(model, nnfuzz.loading.load_seeds({near(path)!r}))"
+    kept, rest = [Path(words[0]).name], words[1:]
+    while rest:
+        word = rest.pop(0)
+        name, has_value, _ = word.partition("=")
+        if name in _REPLACED:
+            rest = rest if has_value else rest[1:]
+        elif word[:2] in _REPLACED:  # -sFILE
+            continue
+        else:
+            kept.append(word)
+    return f"{shlex.join(kept)} --seeds {typed(path)}"
+
+
+_REPLACED = ("--seeds", "-s", "--input", "--out", "-o")
+"""Options of the old run that a run from its corpus has of its own."""
 
 
 class Cover:

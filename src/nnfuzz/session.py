@@ -254,6 +254,7 @@ class Session:
             "settings": self.settings.to_json(),
             "form": seeds.form.to_json(),
             "stacked": self.job.stacked,
+            "unit": self.job.target.unit,
             "inputs": [vars(row) for row in RunInfo.rows(space)],
         }
 

@@ -404,19 +404,28 @@ def test_train(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[st
     assert '"seconds": "inf"' in capsys.readouterr().out
 
 
-def test_corpus(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     from nnfuzz import corpus_tools
 
+    def note(*args: Any) -> dict[str, Any]:
+        seen.append(args)
+        return {}
+
     seen: list[Any] = []
+    monkeypatch.chdir(tmp_path)
+    for name in ("C", "D"):
+        Path(name).mkdir()
+        Path(name, "run.json").write_text('{"command": ["nnfuzz", "rows", "m.py:f", "-s", "x.npz"]}')
     monkeypatch.setattr(corpus_tools, "info", lambda *a: {"entries": 5, "best": float("nan")})
-    monkeypatch.setattr(corpus_tools, "merge", lambda *a: seen.append(a))
-    monkeypatch.setattr(corpus_tools, "minimise", lambda *a: seen.append(a))
+    monkeypatch.setattr(corpus_tools, "merge", note)
+    monkeypatch.setattr(corpus_tools, "minimise", note)
     assert main(["corpus", "info", "A"]) == 0
     assert capsys.readouterr().out == "entries  5\nbest     NaN\n"
     assert main(["corpus", "info", "A", "--json"]) == 0
     assert capsys.readouterr().out == '{"entries": 5, "best": "nan"}\n'
     assert main(["corpus", "merge", "C", "A", "B"]) == 0
     assert main(["corpus", "min", "A", "D", "--radius", "0.5"]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == "use it with  nnfuzz rows m.py:f --seeds C"
     assert seen == [(Path("C"), [Path("A"), Path("B")]), (Path("A"), Path("D"), 0.5)]
 
 

@@ -237,7 +237,7 @@ def test_bad_files(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "the first axis counts them",
         "m.pt": "m.pt holds a model, not seeds: save tensors with torch.save, or give file.py:name",
         "notes.txt": "notes.txt is no seeds file that nnfuzz knows: give .npz, .npy, .safetensors, .pt, a folder "
-        "of PNG or JPEG images, or file.py:name",
+        "of PNG or JPEG images, a run directory, or file.py:name",
     }
     for name, message in messages.items():
         assert refused(name) == message

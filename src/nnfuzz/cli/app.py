@@ -13,6 +13,8 @@ from nnfuzz.cli.argv import rewritten
 from nnfuzz.errors import NnfuzzError
 
 USAGE, BUG = 2, 70
+spoken: list[str] = []
+"""The words of the command line in hand, as they were given: a run remembers them."""
 _Shown = typer.BadParameter.__mro__[2]
 """The parser's root of errors that are meant for the user, wherever this version of typer keeps it."""
 
@@ -50,7 +52,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command line and returns its exit status; prints errors, raises none."""
     from nnfuzz.cli import commands
 
-    words, debug = rewritten(sys.argv[1:] if argv is None else argv)
+    spoken[:] = sys.argv[1:] if argv is None else argv
+    words, debug = rewritten(spoken)
     try:
         return int(commands.app(words, prog_name="nnfuzz", standalone_mode=False) or 0)
     except NnfuzzError as error:

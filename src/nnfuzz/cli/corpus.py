@@ -38,10 +38,13 @@ def merge(
     dest: NewArgument,
     sources: Annotated[list[Path], typer.Argument(metavar="RUN…", help="Runs to join.", show_default=False)],
 ) -> int:
-    """Join the corpora of several runs of one model, keeping what adds coverage."""
+    """Join the corpora of several runs of one model into one, equal inputs once. DEST is then good as --seeds.
+
+    To thin it to what adds coverage, run corpus min on it.
+    """
     from nnfuzz import corpus_tools
 
-    _print(corpus_tools.merge(dest, sources), False)
+    _made(corpus_tools.merge(dest, sources), dest)
     return 0
 
 
@@ -61,11 +64,19 @@ def minimise(
         ),
     ] = None,
 ) -> int:
-    """Write a smaller corpus with nearly the same coverage."""
+    """Write a smaller corpus with nearly the same coverage. DEST is then good as --seeds."""
     from nnfuzz import corpus_tools
 
-    _print(corpus_tools.minimise(run, dest, positive(radius) if radius is not None else None), False)
+    _made(corpus_tools.minimise(run, dest, positive(radius) if radius is not None else None), dest)
     return 0
+
+
+def _made(facts: dict[str, Any], dest: Path) -> None:
+    from nnfuzz.corpus_tools import as_seeds
+    from nnfuzz.store_files import from_json
+
+    _print(facts, False)
+    typer.echo(f"use it with  {as_seeds(from_json(dest / 'run.json'), dest)}")
 
 
 def _print(facts: Any, as_json: bool) -> None:

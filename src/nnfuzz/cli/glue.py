@@ -9,6 +9,7 @@ from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nnfuzz.cli.app import spoken
 from nnfuzz.cli.options import BudgetOptions, DataOptions, LegalOptions, OutOption, SearchOptions, StyleOptions
 from nnfuzz.errors import UsageError
 
@@ -96,7 +97,7 @@ def free_place(job: str, model: str) -> Path:
 def _context(models: list[str], data: DataOptions, legal: LegalOptions, more: dict[str, Any]) -> dict[str, Any]:
     """What resume and repro need to load everything again."""
     return {
-        "command": ["nnfuzz", *sys.argv[1:]],
+        "command": ["nnfuzz", *spoken],
         "cwd": str(Path.cwd()),
         "model": models[0],
         "model_b": models[1] if len(models) > 1 else None,

@@ -35,8 +35,8 @@ class DataOptions:
             "-s",
             metavar="SEEDS",
             panel=DATA,
-            help="A few real inputs: .npz, .npy, .safetensors, .pt, a folder of PNG/JPEG images, or file.py:name "
-            "(tensors, dict, Dataset, DataLoader, or a function that makes them).",
+            help="A few real inputs: .npz, .npy, .safetensors, .pt, a folder of PNG/JPEG images, a run directory (its "
+            "corpus), or file.py:name (tensors, dict, Dataset, DataLoader, or a function that makes them).",
         ),
     ] = None
     input: Annotated[

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from nnfuzz.errors import UsageError
 from nnfuzz.loading.arrays import to_tensor
+from nnfuzz.loading.corpora import is_run, load_corpus
 from nnfuzz.loading.formats import sniff
 from nnfuzz.loading.guard import told
 from nnfuzz.loading.images import load_images
@@ -32,25 +33,32 @@ def load_seeds(spec: str, model: Callable[..., Any] | None = None, notes: list[s
     """The seeds that ``spec`` names.
 
     Args:
-        spec: ``.npz``, ``.npy``, ``.safetensors``, ``.pt``, a folder of PNG/JPEG images, or ``file.py:attr``.
+        spec: ``.npz``, ``.npy``, ``.safetensors``, ``.pt``, a folder of PNG/JPEG images, a run directory (its corpus),
+            or ``file.py:attr``.
         model: when given, labels that a dataset yields and the model does not take are left out.
         notes: sentences for the user are appended here.
     """
     notes = [] if notes is None else notes
     path = Path(spec)
     if path.is_dir():
-        return load_images(path)
+        return _folder(path, model, notes)
     if path.suffix.lower() in _READERS and (path.exists() or ":" not in spec):
         return _checked(_read(path), spec)
     if path.exists() and path.suffix != ".py":
         raise UsageError(
             f"{spec} is no seeds file that nnfuzz knows: give .npz, .npy, .safetensors, .pt, a folder of PNG or JPEG "
-            "images, or file.py:name"
+            "images, a run directory, or file.py:name"
         )
     if ":" not in spec and path.suffix != ".py":
         raise UsageError(f"there is no file or folder {spec}")
     found = load_object(spec, "the seeds")
     return _checked(materialise(found, spec, folder_of(spec), model, notes), spec)
+
+
+def _folder(path: Path, model: Callable[..., Any] | None, notes: list[str]) -> Any:
+    if (path / "finding.json").is_file():  # the pictures in it are for people
+        raise UsageError(f"{path} is a finding: give its input as seeds, {path / 'input.safetensors'}")
+    return load_corpus(path, model, notes) if is_run(path) else load_images(path)
 
 
 def _read(path: Path) -> Any:

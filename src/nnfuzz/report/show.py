@@ -12,6 +12,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from nnfuzz.corpus_tools import as_seeds
 from nnfuzz.errors import StoreError
 from nnfuzz.report.facts import said
 from nnfuzz.report.jsonl import facts, plain
@@ -74,6 +75,8 @@ def _run(path: Path, damaged: list[str]) -> tuple[list[RenderableType], dict[str
     settings = manifest.get("settings")
     job = settings.get("job", "") if isinstance(settings, dict) else ""
     parts: list[RenderableType] = [Text.assemble((near(path), "bold"), f"  nnfuzz {job}".rstrip()), *head, Text()]
+    if manifest.get("made_by"):
+        return [*parts, command("use it", as_seeds(manifest, path))], {"manifest": manifest}
     parts += [] if unread else _section(path / "stats.json", damaged, lambda: _told_stats(stats)) or []
     parts += [Text(), Text(plural(len(found), "finding") if found else "No findings", style="bold")]
     if found:
@@ -110,9 +113,16 @@ def _settings(manifest: dict[str, Any]) -> list[RenderableType]:
         ("model", Text(" and ".join(str(context[k]) for k in ("model", "model_b") if context.get(k)))),
         ("seeds", Text(str(context.get("seeds") or ", ".join(context.get("inputs") or [])))),
         ("inputs", _inputs(manifest.get("inputs") or [])),
+        ("made by", Text(_made_by(manifest))),
         ("made with", Text(", ".join(f"{k} {manifest[k]}" for k in ("nnfuzz", "python", "torch") if k in manifest))),
     ]
     return [labelled([(label, body) for label, body in rows if not isinstance(body, Text) or body.plain.strip()])]
+
+
+def _made_by(manifest: dict[str, Any]) -> str:
+    """``nnfuzz corpus merge from runs/a, runs/b``; "" for a run."""
+    made_by, sources = manifest.get("made_by"), manifest.get("made_from") or []
+    return f"{made_by} from {', '.join(near(s) for s in sources)}" if made_by else ""
 
 
 def _told_stats(stats: dict[str, Any]) -> list[RenderableType]:
