@@ -11,6 +11,16 @@ from nnfuzz.mutators.base import Context
 from nnfuzz.mutators.ranges import largest, largest_finite, signs, smallest_positive, specials
 from nnfuzz.space import InputSpec
 
+MANY = 256
+"""An input of more elements than this is *large*: rows full of subnormal numbers would then stall whole batches, since
+processors compute with them up to a hundred times slower (measured: a small ResNet, 44 times)."""
+
+SUBNORMAL_GROUPS = 1 / 64
+"""The share of groups in which a large input may become subnormal all over. Single elements always may."""
+
+PRODUCTS = 2.0**27
+"""Smallest normal number × this: times the weights of a network, it is still a normal number."""
+
 
 def column(values: Tensor, x: Tensor) -> Tensor:
     """(rows,) → (rows, 1, …) as ``x`` has axes."""
@@ -86,18 +96,31 @@ def special(ctx: Context, spec: InputSpec, x: Tensor) -> Tensor:
     table = specials(spec).to(x.device)
     value = table[index(ctx, x, len(table))]
     zero = 0.0 if float(table[0]) <= 0 <= float(table[-1]) else float(table[0])
+    low = bottom(ctx, spec, x)
+    if low > smallest_positive(spec.dtype):
+        value = torch.where(value.abs() < low, zero, value)
     value = column(torch.where(coin(ctx, value, 0.5), zero, value), x)
     if spec.dtype == torch.bool or largest(spec) <= smallest_positive(spec.dtype):
         return value
     flat = table[0] + (table[-1] - table[0]).clamp(max=1e308) * uniform(ctx, x).double()
     which = uniform(ctx, x)
-    return torch.where(which < 1 / 3, value, torch.where(which < 2 / 3, magnitude(ctx, spec, x), flat))
+    return torch.where(which < 1 / 3, value, torch.where(which < 2 / 3, magnitude(ctx, spec, x, low), flat))
 
 
 def magnitude(ctx: Context, spec: InputSpec, x: Tensor, low: float | None = None) -> Tensor:
     """One signed number a row, evenly over the orders of magnitude that the range holds: float64 ``(rows, 1, …)``."""
     top = max(largest(spec), smallest_positive(spec.dtype))
-    return log_uniform(ctx, x, min(top, low or smallest_positive(spec.dtype)), top) * sign(ctx, spec, x)
+    return log_uniform(ctx, x, min(top, low or bottom(ctx, spec, x)), top) * sign(ctx, spec, x)
+
+
+def bottom(ctx: Context, spec: InputSpec, x: Tensor) -> float:
+    """The smallest magnitude for whole rows of this group: the smallest subnormal where the input is small or seldom,
+    else one that keeps products with weights normal (half precision is computed in single, where all is normal)."""
+    least = smallest_positive(spec.dtype)
+    if not spec.dtype.is_floating_point or spec.dtype == torch.float16 or not len(x) or x[0].numel() <= MANY:
+        return least
+    normal = torch.finfo(spec.dtype).tiny * PRODUCTS
+    return least if largest(spec) < normal * 1e3 or ctx.rng.random() < SUBNORMAL_GROUPS else normal
 
 
 def sign(ctx: Context, spec: InputSpec, x: Tensor) -> Tensor | float:

@@ -7,7 +7,7 @@ import math
 import torch
 
 from nnfuzz.mutators.base import Context, Mutator, register
-from nnfuzz.mutators.draw import blend, density, group_density, log_uniform, weight
+from nnfuzz.mutators.draw import blend, bottom, density, group_density, log_uniform, weight
 from nnfuzz.mutators.ranges import (
     largest,
     largest_finite,
@@ -15,7 +15,6 @@ from nnfuzz.mutators.ranges import (
     reach_number,
     reals,
     signs,
-    smallest_positive,
     step,
 )
 from nnfuzz.space import Batch, InputSpace, InputSpec
@@ -112,9 +111,9 @@ class LogNoise(Mutator):
                 limit = largest(spec)
                 batch[spec.name] = blend(x, factor.mul_(x).clamp_(-limit, limit).to(x.dtype), where, spec)
                 continue
-            bottom, top = math.log2(smallest_positive(x.dtype)), math.log2(max(largest(spec), 1e-300))
+            least, top = math.log2(bottom(ctx, spec, x)), math.log2(max(largest(spec), 1e-300))
             exponent = ctx.pool.uniform(tuple(x.shape), kind, ctx.rng)
-            value = torch.exp2(exponent * (top - bottom) + bottom)
+            value = torch.exp2(exponent * (top - least) + least)
             negative, positive = signs(spec)
             if negative and positive:
                 value.copysign_(ctx.pool.normal(tuple(x.shape), kind, ctx.rng))
