@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from nnfuzz.errors import UsageError
+from nnfuzz.callform import CallForm
+from nnfuzz.errors import ModelFailure, UsageError
 from nnfuzz.fingerprint import fingerprint
 from nnfuzz.gradient import Guide, ScoreGuide, SiteGuide
 from nnfuzz.inputs import listed
@@ -17,11 +18,13 @@ from nnfuzz.kinds import ALIASES, KINDS
 from nnfuzz.objectives import DeadGradient, Disagreement, NonFinite, Objective, Property
 from nnfuzz.objectives.dead_gradient import check_loss, differentiated
 from nnfuzz.objectives.rows import RowsDiffer
-from nnfuzz.seeds import SeedGroup, Seeds, read_seeds
+from nnfuzz.onnx.matching import match_inputs, match_outputs
+from nnfuzz.seeds import SeedGroup, Seeds, as_whole, read_seeds
 from nnfuzz.settings import Settings
 from nnfuzz.space import Batch, InputSpace, rows, size
 from nnfuzz.targets import PairTarget, Target, TorchTarget, Want
 from nnfuzz.targets.drive import Named
+from nnfuzz.targets.foreign import ForeignModel
 from nnfuzz.targets.precision import derive
 from nnfuzz.targets.rowwise import RowwiseTarget
 from nnfuzz.targets.unit import Plan, check_drive, decide
@@ -34,16 +37,10 @@ class Job(ABC):
 
     def __init__(self, settings: Settings, model: Model, seeds: Any):
         self.settings, self.model = settings, model
-        self.given = seeds if isinstance(seeds, Seeds) else read_seeds(seeds, model)
+        self.given = seeds if isinstance(seeds, Seeds) else _read(seeds, model)
         self.stacked = self.given.stacked
-        context = settings.context
-        self.side = TorchTarget(
-            model,
-            self.given.form,
-            name=context.get("model", ""),
-            device=settings.device,
-            train=settings.train,
-            layers=settings.layers,
+        self.side = target_for(
+            model, self.given.form, settings, name=settings.context.get("model") or "", layers=settings.layers
         )
         self.side.labels = labels(settings, self.given)
         self.seeds = self.given
@@ -89,7 +86,7 @@ class Job(ABC):
 
     def guidable(self) -> bool:
         """Whether gradients may lead the search at all."""
-        return True
+        return self.side.sees_inside
 
     def guides(self, objectives: list[Objective]) -> list[Guide]:
         """What gradients follow."""
@@ -109,6 +106,8 @@ class NanJob(Job):
 
     def objectives(self) -> list[Objective]:
         phase = self.settings.phase
+        if phase == "auto" and not self.side.trainable:
+            phase = "forward"
         differentiable = phase != "forward" and self._differentiable()
         if phase in ("backward", "both") and not differentiable:
             raise UsageError(
@@ -181,6 +180,8 @@ class DiffJob(Job):
             raise UsageError("diff needs a second model or as_ (fp16, bf16, int8), one of the two: give exactly one")
         self.model_b = model_b
         self.pair: PairTarget | None = None
+        self._matched: list[str] = []
+        self._asked_outputs: dict[str, str] = {}
         self._open = ExitStack()
 
     @property
@@ -196,21 +197,53 @@ class DiffJob(Job):
     def prepare(self) -> None:
         super().prepare()
         settings = self.settings
+        names: dict[str, str] | None = None
         if self.model_b is None:
             assert settings.as_ is not None
             other: Model = derive(self.model, settings.as_, self._calibrate)
             form, name = self.given.form, f"{self.side.name} as {settings.as_}"
         else:
-            other, name = self.model_b, settings.context.get("model_b", "")
-            form = matching_form(self.given, self.model_b)
-        b = TorchTarget(other, form, name=name, device=settings.device, train=settings.train)
-        self.pair = PairTarget(self.side, b)
+            other, name = self.model_b, settings.context.get("model_b") or ""
+            form, names = self._matched_inputs(self.model_b)
+        b = target_for(other, form, settings, name=name)
+        self.pair = PairTarget(self.side, b, names)
         self._open.enter_context(b.session())
-        renamed = [SeedGroup({self.pair.names[n]: t for n, t in g.batch.items()}, g.index) for g in self.given.groups]
-        unit = "auto" if not self.given.stacked else self.side.unit
-        same = Settings(unit=unit)
-        plan = plan_for(b, Seeds(form, renamed, self.given.stacked), same, self.whole_shapes())
-        b.adopt(plan)
+        self._plan_b(self.pair)
+        if names is not None:
+            self._match_outputs(self.pair)
+
+    def _matched_inputs(self, model_b: Model) -> tuple[CallForm, dict[str, str] | None]:
+        """How B takes the inputs; what the user or a graph says of names is matched by them."""
+        if not self.settings.match and not any(isinstance(m, ForeignModel) for m in (self.model, model_b)):
+            return matching_form(self.given, model_b), None
+        asked = {a: b for a, b in (self.settings.match or {}).items() if a in input_names(self.given)}
+        self._asked_outputs = {a: b for a, b in (self.settings.match or {}).items() if a not in asked}
+        found = match_inputs(self.given, model_b, asked)
+        if found.dropped:
+            self._matched.append(f"B takes no input like {', '.join(found.dropped)} of A: it runs without")
+        return found.form, found.names
+
+    def _plan_b(self, pair: PairTarget) -> None:
+        """B takes the candidates as A does; rows that A takes together it may take one by one."""
+        given, unit = self.given, "auto" if not self.given.stacked else self.side.unit
+        renamed = [SeedGroup({pair.names[n]: t for n, t in g.batch.items() if n in pair.names}, g.index)
+                   for g in given.groups]  # fmt: skip
+        seeds = Seeds(pair.b.form, renamed, given.stacked)
+        try:
+            pair.b.adopt(plan_for(pair.b, seeds, Settings(unit=unit), self.whole_shapes()))
+        except (ModelFailure, UsageError):
+            if not (given.stacked and self.side.unit == "sample"):
+                raise
+            pair.b.adopt(plan_for(pair.b, as_whole(seeds, 1), Settings(), whole=False))
+
+    def _match_outputs(self, pair: PairTarget) -> None:
+        """Found on a seed: what each side gives is only known then."""
+        group = self.seeds.groups[0].batch
+        first = {n: t.to(self.side.device) for n, t in rows(group, slice(0, 1)).items()}
+        sides = pair.answers(first, Want(layers=False))
+        found = match_outputs(sides[0].outputs, sides[1].outputs, self._asked_outputs)
+        pair.outputs = found.pairs
+        self._matched += found.said(pair.names)
 
     def check(self, space: InputSpace) -> None:
         super().check(space)
@@ -226,7 +259,10 @@ class DiffJob(Job):
         return f"disagreements by {name}{' (ties counted)' if self.settings.ties else ''}"
 
     def notes(self) -> list[str]:
-        return super().notes() + (self.pair.b.notes if self.pair else [])
+        return [*self._matched, *super().notes(), *(self.pair.b.notes if self.pair else [])]
+
+    def guidable(self) -> bool:
+        return any(side.sees_inside for side in (self.side, self.pair.b if self.pair else self.side))
 
     def _calibrate(self, twin: torch.nn.Module) -> None:
         twin.eval()
@@ -280,6 +316,24 @@ def make_job(settings: Settings, model: Model, model_b: Model | None, seeds: Any
         raise UsageError(f"the job {settings.job!r} is not known: choose one of {', '.join([*kinds, 'diff'])}")
     job.fingerprint = fingerprint(settings.context, {"model": model, "model_b": model_b})
     return job
+
+
+def target_for(model: Model, form: CallForm, settings: Settings, **more: Any) -> TorchTarget:
+    """The target of a model of any kind; ``more``: its name, and which layers to watch."""
+    if isinstance(model, ForeignModel):
+        return model.as_target(
+            form, device=settings.device, train=settings.train, flush_denormal=settings.flush_denormal, **more
+        )
+    return TorchTarget(model, form, device=settings.device, train=settings.train, **more)
+
+
+def _read(seeds: Any, model: Model) -> Seeds:
+    return model.read_seeds(seeds) if isinstance(model, ForeignModel) else read_seeds(seeds, model)
+
+
+def input_names(seeds: Seeds) -> set[str]:
+    """Every word by which an input may be called."""
+    return {*seeds.form.names, *seeds.form.aliases}
 
 
 def labels(settings: Settings, seeds: Seeds) -> frozenset[str]:

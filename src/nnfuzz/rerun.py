@@ -18,6 +18,7 @@ from nnfuzz.fingerprint import changes, said
 from nnfuzz.guard import run_guarded
 from nnfuzz.inputs import build_space
 from nnfuzz.jobs import Job, make_job
+from nnfuzz.loading.models import given_model
 from nnfuzz.seeds import SeedGroup, Seeds
 from nnfuzz.settings import Settings
 from nnfuzz.space import Batch, size
@@ -122,9 +123,9 @@ def job_of(finding: Finding, place: str | Path, model: Any, model_b: Any) -> Job
     """The job that found it, with the seed of the finding as its only seed."""
     run = finding.details.get("run", {})
     settings = _settings_of(finding, Path(place))
-    a = model or model_by_name(run, "model", place)
+    a = given_model(model, run, "model") or model_by_name(run, "model", place)
     needs_b = settings.job == "diff" and settings.as_ is None
-    b = model_b or (model_by_name(run, "model_b", place) if needs_b else None)
+    b = given_model(model_b, run, "model_b") or (model_by_name(run, "model_b", place) if needs_b else None)
     assert finding.call is not None
     whole = run.get("unit") == "batch"
     batch = {n: (t[None] if whole else t) for n, t in finding.seed.items()}
@@ -189,11 +190,11 @@ def model_by_name(context: dict[str, Any], which: str, place: str | Path) -> Cal
     spec = context.get(which)
     if not spec:
         raise UsageError(f"{place} was made in Python, so it does not know its model: pass {which}=…")
-    from nnfuzz.loading import load_model, started_in
+    from nnfuzz.loading import started_in
+    from nnfuzz.loading.models import load_model, runtime_of
 
     with started_in(context.get("cwd")):
-        model: Callable[..., Any] = load_model(spec, trust=bool(context.get("trust", False)))
-    return model
+        return load_model(spec, bool(context.get("trust", False)), runtime_of(context, which))
 
 
 def object_by_name(context: dict[str, Any], which: str) -> Any:

@@ -46,6 +46,7 @@ class Settings:
     max_corpus_bytes: int = 2 << 30
     max_shrink: int = 4000
     as_: str | None = None
+    match: Mapping[str, str] | None = None
     compare: Any = "argmax"
     ties: bool = False
     objective: Any = None

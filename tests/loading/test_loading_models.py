@@ -175,10 +175,10 @@ class _Evil:
 
 
 def test_foreign_formats(project: Path) -> None:
-    (project / "m.onnx").write_bytes(b"\x08\x07")
+    (project / "m.tflite").write_bytes(b"\x08\x07")
     with pytest.raises(Unsupported) as caught:
-        load_model("m.onnx")
-    assert str(caught.value) == "m.onnx is an ONNX model, and this version of nnfuzz runs PyTorch models only"
+        load_model("m.tflite")
+    assert str(caught.value) == "m.tflite is a LiteRT model, and this version of nnfuzz runs PyTorch and ONNX models"
 
 
 def test_aotinductor_is_said(project: Path) -> None:
@@ -223,7 +223,7 @@ MESSAGES = {
     "gone.onnx": "there is no file gone.onnx",
     "net": "'net' does not name the model: write file.py:name or pkg.mod:name",
     "bad one:net": "'bad one' is neither a file that ends in .py nor a module name",
-    ".": ". is a folder, but a model is file.py:name, a .pt2 or a TorchScript .pt",
+    ".": ". is a folder, but a model is file.py:name, a .pt2, a TorchScript .pt or an .onnx file",
 }  # fmt: skip
 
 
@@ -256,7 +256,7 @@ def test_missing_module(project: Path) -> None:
 
 def test_damaged_files(project: Path) -> None:
     (project / "m.pt").write_bytes(b"PK\x03\x04 not really")
-    assert _refused("m.pt") == "m.pt is neither a .pt2, a TorchScript archive nor anything else that torch wrote"
+    assert _refused("m.pt") == "m.pt is neither .onnx, a .pt2, a TorchScript archive nor anything else that torch wrote"
     torch.jit.save(torch.jit.script(small()), project / "t.pt")
     whole = (project / "t.pt").read_bytes()
     (project / "t.pt").write_bytes(whole[: len(whole) // 2])

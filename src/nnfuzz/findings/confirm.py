@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
@@ -46,7 +46,7 @@ def confirm(target: Target, objective: Objective, candidate: Batch, again: Calla
 def judge_alone(target: Target, objective: Objective, candidate: Batch) -> tuple[Cause | None, Trace | None]:
     """The cause when the candidate fails alone, None when it does not. A model that raises is a cause too."""
     try:
-        trace = target.run(candidate, objective.want)
+        trace = target.run(candidate, replace(objective.want, layers=False))  # the bare model, nothing tapped
     except NnfuzzError:
         raise
     except Exception as error:

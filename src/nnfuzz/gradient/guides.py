@@ -70,6 +70,7 @@ class SiteGuide:
 
         with torch.inference_mode(False), torch.enable_grad():
             seen = observe(self.side.model, args, kwargs, rows=rows, select=wanted)
+        self.side.observed(inputs, seen.outputs)
         count = rows or 1
         found: Distances = [{} for _ in range(count)]
         for key, reading in seen.nearest().items():
@@ -116,17 +117,17 @@ class ScoreGuide:
         if isinstance(self.target, TorchTarget):
             return Trace(_live(self.target, leaves))
         pair = self.target
-        outputs = {f"a.{n}": t for n, t in _live(pair.a, leaves).items()}
-        other = pair.for_b(leaves)
+        first = _live(pair.a, leaves)
+        other, second = pair.for_b(leaves), None
         if self._b_is_live:
             try:
-                outputs |= {f"b.{n}": t for n, t in _live(pair.b, other).items()}
+                second = _live(pair.b, other)
             except Exception:  # B only judges when it cannot be differentiated
                 self._b_is_live = False
-        if not self._b_is_live:
+        if second is None:
             with torch.no_grad():
-                outputs |= {f"b.{n}": t for n, t in _live(pair.b, {n: t.detach() for n, t in other.items()}).items()}
-        return Trace(outputs)
+                second = _live(pair.b, {n: t.detach() for n, t in other.items()})
+        return Trace(pair.joined(first, pair.from_b(second)))
 
 
 def _live(side: TorchTarget, leaves: Batch) -> dict[str, Tensor]:

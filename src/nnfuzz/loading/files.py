@@ -1,10 +1,10 @@
-"""Model files: exported programs and TorchScript are data; a pickle is code, and is opened only when trusted."""
+"""Model files: exported programs, TorchScript and ONNX are data; a pickle is code, and is opened only when trusted."""
 
 from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,12 +18,15 @@ from nnfuzz.loading.guard import told
 Model = Callable[..., Any]
 
 
-def load_model_file(path: Path, trust: bool) -> Model:
-    """The model in a file, by its content; one sentence for everything that is not one."""
+def load_model_file(path: Path, trust: bool, runtime: Mapping[str, Any] | None = None) -> Model:
+    """The model in a file, by its content; one sentence for everything that is not one. ``runtime``: provider and
+    optimisation level of an ONNX model."""
     if path.suffix in FOREIGN:
-        raise Unsupported(f"{path} is {FOREIGN[path.suffix]}, and this version of nnfuzz runs PyTorch models only")
+        raise Unsupported(f"{path} is {FOREIGN[path.suffix]}, and this version of nnfuzz runs PyTorch and ONNX models")
     if path.is_dir():
-        raise UsageError(f"{path} is a folder, but a model is file.py:name, a .pt2 or a TorchScript .pt")
+        raise UsageError(f"{path} is a folder, but a model is file.py:name, a .pt2, a TorchScript .pt or an .onnx file")
+    if path.suffix == ".onnx":
+        return _onnx(path, runtime or {})
     if path.suffix in WEIGHTS_ONLY:
         raise UsageError(_no_program(path))
     try:
@@ -41,7 +44,15 @@ def load_model_file(path: Path, trust: bool) -> Model:
             f"{path} is an AOTInductor package: it holds machine code and no graph to look into; "
             "give the program that torch.export.save wrote before it was compiled"
         )
-    raise UsageError(f"{path} is neither a .pt2, a TorchScript archive nor anything else that torch wrote")
+    raise UsageError(
+        f"{path} is neither .onnx, a .pt2, a TorchScript archive nor anything else that torch wrote"
+    )
+
+
+def _onnx(path: Path, runtime: Mapping[str, Any]) -> Model:
+    from nnfuzz.onnx import load
+
+    return load(path, runtime.get("provider"), runtime.get("optimisation") or "all")
 
 
 def _export(path: Path, trust: bool, custom: bool) -> Model:

@@ -9,7 +9,7 @@ from typing import Literal
 Format = Literal["export", "custom-export", "aotinductor", "torchscript", "pickle", "unknown"]
 
 FOREIGN = {
-    ".onnx": "an ONNX model",
+    ".ort": "a model in ONNX Runtime's own format",
     ".tflite": "a LiteRT model",
     ".pb": "a TensorFlow graph",
     ".keras": "a Keras model",

@@ -1,13 +1,14 @@
 """MODEL on the command line → a callable of tensors.
 
 ``file.py:attr`` and ``pkg.mod:attr`` name an ``nn.Module``, a function of tensors, or a factory of either (a callable
-without required parameters, or a Module class that can be built without arguments). Files: ``.pt2``, TorchScript.
+without required parameters, or a Module class that can be built without arguments). Files: ``.pt2``, TorchScript,
+``.onnx``.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from nnfuzz.loading.seeded import seeded
 Model = Callable[..., Any]
 
 
-def load_model(spec: str, trust: bool = False) -> Model:
+def load_model(spec: str, trust: bool = False, runtime: Mapping[str, Any] | None = None) -> Model:
     """The model that ``spec`` names.
 
     The global random generators are seeded with 0 while the user's file is imported and the model is built (and put
@@ -32,13 +33,32 @@ def load_model(spec: str, trust: bool = False) -> Model:
     Args:
         spec: ``file.py:attr``, ``pkg.mod:attr`` or a path.
         trust: whether a file that may run code when opened (a pickle) may be opened.
+        runtime: ``provider`` and ``optimisation`` of an ONNX model (see ``nnfuzz.onnx.load``).
     """
     path = Path(spec)
     if path.suffix != ".py" and path.exists():
-        return load_model_file(path, trust)
-    if path.suffix in FOREIGN or (":" not in spec and path.suffix in (".pt", ".pt2", ".pth")):
+        return load_model_file(path, trust, runtime)
+    if path.suffix in FOREIGN or (":" not in spec and path.suffix in (".pt", ".pt2", ".pth", ".onnx")):
         raise UsageError(f"there is no file {path}")
     return as_model(load_object(spec, "the model"), spec)
+
+
+def given_model(model: Any, context: Mapping[str, Any], which: str) -> Any:
+    """A model as the Python functions take one: a path or any other word of the command line is loaded, with the
+    runtime of the run that ``context`` tells of; an ``onnx.ModelProto`` becomes a callable; the rest is left alone."""
+    if isinstance(model, str | Path):
+        return load_model(str(model), bool(context.get("trust")), runtime_of(context, which))
+    if type(model).__name__ == "ModelProto":
+        from nnfuzz.onnx import load
+
+        return load(model, **runtime_of(context, which))
+    return model
+
+
+def runtime_of(context: Mapping[str, Any], which: str) -> dict[str, Any]:
+    """Provider and optimisation level of the model ``which`` in a run's context."""
+    told = (context.get("onnx") or {}).get(which) or {}
+    return {k: told[k] for k in ("provider", "optimisation") if told.get(k)}
 
 
 def as_model(found: Any, spec: str) -> Model:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from nnfuzz.errors import UsageError
-from nnfuzz.loading.models import Model, load_model
+from nnfuzz.loading.models import Model, load_model, runtime_of
 from nnfuzz.loading.objects import load_object
 
 OWN_OBJECTIVES = ("dead-gradient",)
@@ -38,8 +38,8 @@ def rebuild(context: Mapping[str, Any]) -> Rebuilt:
     with started_in(context.get("cwd")):
         second = context.get("model_b")
         return Rebuilt(
-            model=load_model(str(context["model"]), trust),
-            model_b=load_model(str(second), trust) if second else None,
+            model=load_model(str(context["model"]), trust, runtime_of(context, "model")),
+            model_b=load_model(str(second), trust, runtime_of(context, "model_b")) if second else None,
             objective=load_objective(context.get("objective")),
             constraint=load_function(context.get("constraint"), "the constraint"),
             compare=load_compare(context.get("compare")),

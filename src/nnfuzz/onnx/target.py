@@ -37,6 +37,8 @@ class OnnxTarget(TorchTarget):
     ONNX Runtime. Gradients are the interpreter's.
     """
 
+    trainable = False
+
     def __init__(
         self,
         onnx: OnnxModel,
@@ -171,6 +173,7 @@ class OnnxTarget(TorchTarget):
         self.widest = max((v.bytes for v in self._values.values()), default=0)
         if self.unit == "sample" and self.widest:
             self.chunk = max(1, CHUNK_BYTES // self.widest)
+            self.widest = 0  # chunks bound the working memory: batches need not
         plain = self.run(some, Want(layers=False)).outputs
         if self.patterns is None:
             taps = hidden_values(self.onnx, self.program)

@@ -7,17 +7,22 @@ from collections.abc import Mapping
 from nnfuzz.errors import UsageError
 from nnfuzz.space import Batch
 from nnfuzz.targets.base import Target, Trace, Want
+from nnfuzz.targets.drive import Named
 from nnfuzz.targets.torch import TorchTarget
 
 
 class PairTarget(Target):
     """Runs ``a`` and ``b``; outputs are named ``a.*`` and ``b.*``, activations are those of ``a``.
 
-    ``b`` may call its inputs by other names than ``a``: they are matched in call order.
+    ``b`` may call its inputs by other names than ``a``: ``names`` maps them, by default in call order. It may also take
+    rows one by one where ``a`` takes them together.
+
+    Attributes:
+        outputs: A's output names → B's, of those that are compared, under A's names; None: all as they come.
     """
 
-    def __init__(self, a: TorchTarget, b: TorchTarget):
-        if len(a.form.names) != len(b.form.names):
+    def __init__(self, a: TorchTarget, b: TorchTarget, names: Mapping[str, str] | None = None):
+        if names is None and len(a.form.names) != len(b.form.names):
             raise UsageError(
                 f"A takes the inputs {', '.join(a.form.names)} and B takes {', '.join(b.form.names)}: "
                 "the two models need the same inputs"
@@ -25,18 +30,41 @@ class PairTarget(Target):
         self.a, self.b = a, b
         self.name = f"{a.name} / {b.name}"
         self.unit, self.why, self.device = a.unit, a.why, a.device
-        self.names = dict(zip(a.form.names, b.form.names, strict=True))
+        self.names = dict(zip(a.form.names, b.form.names, strict=True)) if names is None else dict(names)
+        self.outputs: dict[str, str] | None = None
 
     def run(self, batch: Batch, want: Want) -> Trace:
-        first = self.a.run(batch, want)
-        second = self.b.run(self.for_b(batch), Want(layers=False))
-        outputs = {f"a.{n}": t for n, t in first.outputs.items()}
-        outputs |= {f"b.{n}": t.to(self.device) for n, t in second.outputs.items()}
+        first, second = self.answers(batch, want)
+        outputs = self.joined(first.outputs, {n: t.to(self.device) for n, t in second.outputs.items()})
         return Trace(outputs, first.layers, first.watched, first.gradients)
 
+    def answers(self, batch: Batch, want: Want) -> tuple[Trace, Trace]:
+        """What each side gives, under its own names."""
+        second = self.b.run(self.for_b(batch), Want(layers=False))
+        return self.a.run(batch, want), Trace(self.from_b(second.outputs))
+
+    def joined(self, first: Named, second: Named) -> Named:
+        """Outputs of the pair from those of the sides."""
+        if self.outputs is None:
+            return {f"a.{n}": t for n, t in first.items()} | {f"b.{n}": t for n, t in second.items()}
+        mine = {f"a.{n}": first[n] for n in self.outputs}
+        return mine | {f"b.{n}": second[other] for n, other in self.outputs.items()}
+
     def for_b(self, batch: Batch) -> Batch:
-        """The same candidates under the names and on the device of ``b``."""
-        return {other: batch[name].to(self.b.device) for name, other in self.names.items()}
+        """The same candidates under the names and on the device of ``b``, as it takes them."""
+        renamed = {other: batch[name].to(self.b.device) for name, other in self.names.items()}
+        return {n: t[:, None] for n, t in renamed.items()} if self._one_by_one else renamed
+
+    def from_b(self, outputs: Named) -> Named:
+        """Outputs of ``b`` with one row a candidate, as ``a`` gives them."""
+        if not self._one_by_one:
+            return dict(outputs)
+        return {n: t[:, 0] if t.dim() > 1 and t.shape[1] == 1 else t for n, t in outputs.items()}
+
+    @property
+    def _one_by_one(self) -> bool:
+        """Whether rows that ``a`` takes together are whole candidates of ``b``."""
+        return self.a.unit == "sample" and self.b.unit == "batch"
 
     def model_input(self, candidate: Batch) -> Batch:
         return self.a.model_input(candidate)

@@ -89,7 +89,7 @@ class RowwiseTarget(Target):
             module.eval()
 
     def _can_train(self) -> bool:
-        if not isinstance(self.side.model, nn.Module):
+        if not isinstance(self.side.model, nn.Module) or not self.side.trainable:
             return False
         inner = [m for root in reachable_modules(self.side.model).values() for m in root.modules()]
         active: list[nn.Module] = [m for m in inner if isinstance(m, DIFFERENT_BY_DESIGN) and getattr(m, "p", 1) != 0]

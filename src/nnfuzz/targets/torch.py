@@ -38,6 +38,9 @@ class TorchTarget(Target):
         layers: patterns of module paths for coverage; None takes the last hidden activation.
     """
 
+    trainable = True
+    """Whether somebody may want the gradients themselves, and not only be led by them."""
+
     def __init__(
         self,
         model: Callable[..., Any],
@@ -122,6 +125,14 @@ class TorchTarget(Target):
     def _own(self, inputs: Batch) -> Batch:
         """Copies, for a model that works on its input in place."""
         return {n: t.clone() for n, t in inputs.items()} if self.works_in_place else inputs
+
+    @property
+    def sees_inside(self) -> bool:
+        """Whether operations and gradients of ``model`` can be seen."""
+        return True
+
+    def observed(self, inputs: Batch, outputs: Any) -> None:
+        """Told what a traced run of ``model`` gave, for targets whose answers come from elsewhere."""
 
     def look_twice(self, inputs: Batch) -> None:
         """Two calls on the same input: a model that changes it gets copies from now on, one that answers differently is
