@@ -77,6 +77,7 @@ class Session:
         self.settings, self.reporter = settings, reporter or SilentReporter()
         self.job: Job = make_job(settings, model, model_b, seeds)
         self.out, self.store, self.by_name = out, store, by_name
+        self.blind: list[str] = []
 
     def run(self, *, resume: bool = False) -> Run:
         """Fuzzes until a limit; Ctrl-C ends it cleanly after the batch in hand."""
@@ -109,11 +110,13 @@ class Session:
             self.reporter.start(self._info(space, fuzzer))
             if resume:
                 firstlook.learn(fuzzer, groups)
+                self._say_if_blind(fuzzer)
                 restore(fuzzer, store.state() or {}, store.records(), store.findings(), store.ancestry())
                 self._say_if_over(fuzzer.stats)
                 self._say_if_changed(store)
             else:
                 firstlook.start(fuzzer, groups)
+                self._say_if_blind(fuzzer)
             fuzzer.stats.raw_rate = raw_rate(target, max(groups, key=lambda g: len(g.index)), fuzzer.most_rows)
             return self._loop(fuzzer, store)
         except NnfuzzError:
@@ -135,6 +138,12 @@ class Session:
                     f"the run has used {used:,.0f} {unit} already and its limit is {limit:,.0f}, counted from its "
                     "beginning: give a larger one"
                 )
+
+    def _say_if_blind(self, fuzzer: Fuzzer) -> None:
+        """A search that cannot find anything must not end with "nothing found" alone."""
+        for text in dict.fromkeys(o.blind for o in fuzzer.objectives if o.blind):
+            self.reporter.note(text)
+            self.blind.append(text)
 
     def _say_if_changed(self, store: RunStore | NullStore) -> None:
         """A run goes on with whatever model there is now; that it is another one than before is said."""
@@ -167,7 +176,7 @@ class Session:
         store.write_stats(stats)
         store.append_plot(stats)
         self.reporter.end(stats, findings, store.path)
-        return Run(findings, stats, fuzzer.corpus, store.path, self.job.notes())
+        return Run(findings, stats, fuzzer.corpus, store.path, [*self.job.notes(), *self.blind])
 
     def _fuzzer(self, space: InputSpace, groups: list[SeedGroup], store: RunStore | NullStore) -> Fuzzer:
         settings, target = self.settings, self.job.target

@@ -40,7 +40,7 @@ class _Projected:
         raise NotImplementedError
 
     def fit(self, trace: Trace, seed: int) -> None:
-        features = self.features(trace).nan_to_num(0.0, FAR, -FAR)
+        features = self._seen(trace).nan_to_num(0.0, FAR, -FAR)
         width = self._width = features.shape[1]
         scale = _scale(features) if self.scaled else torch.ones(width, device=features.device)
         self._offset = features.mean(0) if self.scaled else torch.zeros(width, device=features.device)
@@ -51,8 +51,13 @@ class _Projected:
         elif self.scaled:
             self._matrix = torch.diag(1 / scale)
 
-    def vectors(self, trace: Trace) -> Tensor:
+    def _seen(self, trace: Trace) -> Tensor:
+        """The features; where the model gives no number at all, one constant, so that nothing is ever new."""
         features = self.features(trace)
+        return features if features.shape[1] else features.new_zeros(len(features), 1)
+
+    def vectors(self, trace: Trace) -> Tensor:
+        features = self._seen(trace)
         if self._width is not None and features.shape[1] != self._width:
             features = _fit_width(features, self._width)
         if self._matrix is not None:

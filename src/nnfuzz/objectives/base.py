@@ -50,6 +50,8 @@ class Objective(ABC):
 
     name: ClassVar[str]
     want: Want = Want()
+    blind: str = ""
+    """Set by ``learn``: why no output of this model can ever be a hit, in one sentence for the user."""
 
     def learn(self, trace: Trace, batch: Batch) -> None:  # noqa: B027  (most objectives have nothing to learn)
         """Sees the seeds once, before fuzzing."""
@@ -70,6 +72,13 @@ OBJECTIVES: Registry[Callable[..., Objective]] = Registry("objective")
 
 def floating(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {n: t for n, t in tensors.items() if t.is_floating_point() or t.is_complex()}
+
+
+def told_outputs(outputs: dict[str, Tensor]) -> str:
+    """``label int64, boxes float32 without elements``: what a model gives, where nothing of it can be judged."""
+    told = (f"{n} {str(t.dtype).removeprefix('torch.')}{'' if t.numel() else ' without elements'}"
+            for n, t in outputs.items())  # fmt: skip
+    return ", ".join(told) or "none"
 
 
 def flat(t: Tensor) -> Tensor:

@@ -72,7 +72,7 @@ def main_output(outputs: Named) -> Tensor:
 
 def top2(outputs: Named, axis: int | None) -> tuple[Tensor, Tensor]:
     """``(label, margin)``, each ``(batch, positions)``; the margin is relative to the larger of the top two."""
-    scores = main_output(outputs)
+    scores = _ordered(main_output(outputs), "argmax")
     if axis is None:
         axis = 1 if scores.dim() in (2, 4, 5) else -1
     if scores.dim() < 2 or not -scores.dim() <= axis < scores.dim() or scores.shape[axis] < 2:
@@ -84,6 +84,12 @@ def top2(outputs: Named, axis: int | None) -> tuple[Tensor, Tensor]:
     first, second = values.select(axis, 0), values.select(axis, 1)
     margin = (first - second) / torch.maximum(first.abs(), second.abs()).clamp(min=1e-30)
     return flat(labels.select(axis, 0)), flat(margin)
+
+
+def _ordered(scores: Tensor, name: str) -> Tensor:
+    if scores.is_complex():
+        raise UsageError(f"{name} asks which number is largest, but the output is complex: use --compare allclose")
+    return scores
 
 
 def _argmax(axis: int | None) -> Comparison:
@@ -121,7 +127,7 @@ def _topk(k: int) -> Comparison:
     def compare(a: Named, b: Named) -> Compared:
         sets, margins = [], []
         for side in (a, b):
-            scores = main_output(side).float()
+            scores = _ordered(main_output(side), "topk").float()
             classes = scores.shape[-1] if scores.dim() > 1 else 1
             if classes <= k:
                 raise UsageError(f"topk:{k} needs more than {k} classes, but the output has {classes}")

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nnfuzz.objectives.base import OBJECTIVES, Cause, Objective, Verdict, flat, floating
+from nnfuzz.errors import UsageError
+from nnfuzz.objectives.base import OBJECTIVES, Cause, Objective, Verdict, flat, floating, told_outputs
 from nnfuzz.objectives.compare import Compared, comparison
 from nnfuzz.objectives.nonfinite import symptom_of
 from nnfuzz.space import Batch
@@ -30,13 +31,19 @@ class Disagreement(Objective):
 
     def __init__(self, compare: str | Callable[..., Any] = "argmax", *, ties: bool = False):
         self.compare_name = compare if isinstance(compare, str) else getattr(compare, "__name__", "custom")
-        self._compare, self.ties = comparison(compare), ties
+        self.compare, self.ties = compare, ties
+        self._compare = comparison(compare)
         self._by_design: tuple[dict[str, Tensor], dict[str, Tensor]] = ({}, {})
         self.has_margin = self.compare_name.partition(":")[0] in ("argmax", "topk", "threshold")
 
     def learn(self, trace: Trace, batch: Batch) -> None:
         """Infinities that both sides give in the same place for every seed are there by design (a mask of −inf)."""
         a, b = (floating(side) for side in sides(trace))
+        if not callable(self.compare) and not all(any(t.numel() for t in side.values()) for side in (a, b)):
+            told = "; B: ".join(told_outputs(side) for side in sides(trace))
+            raise UsageError(
+                f"there is no floating-point number in the outputs to compare (A: {told}): use --compare file.py:fn"
+            )
         for (name_a, x), (name_b, y) in zip(a.items(), b.items(), strict=False):
             if x.shape == y.shape:
                 design = (flat(x).isinf() & (flat(x) == flat(y))).all(0)

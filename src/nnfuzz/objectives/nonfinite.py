@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from nnfuzz.objectives.base import OBJECTIVES, Cause, Objective, Verdict, flat, floating
+from nnfuzz.objectives.base import OBJECTIVES, Cause, Objective, Verdict, flat, floating, told_outputs
 from nnfuzz.space import Batch, size
 from nnfuzz.targets.base import Trace, Want
 
@@ -32,6 +32,11 @@ class NonFinite(Objective):
         self._probabilities: set[str] = set()
 
     def learn(self, trace: Trace, batch: Batch) -> None:
+        if not any(t.numel() for t in _watched(trace).values()):
+            self.blind = (
+                f"no output holds a floating-point number ({told_outputs(trace.outputs)}), so none can be NaN or Inf: "
+                "--watch internal looks inside the model, nnfuzz fuzz --objective judges outputs of any kind"
+            )
         for name, t in _watched(trace).items():
             infinite = flat(t).isinf().all(0)
             if bool(infinite.any()) and size(batch) > 1:
