@@ -48,7 +48,7 @@ from safetensors import safe_open{modes}"""
 
 _ALWAYS: tuple[Callable[..., Any], ...] = (
     parts.read, parts.load_object, parts.load_model, parts.seed_everything, parts.needs_arguments, parts.prepared,
-    parts.run, parts.runs, parts.named, parts.show, parts.told,
+    parts.run, parts.runs, parts.named, parts.spread, parts.show, parts.told,
 )  # fmt: skip
 _NONFINITE = (parts.shows_symptom, parts.symptomatic)
 _PAIR = (parts.disagree, parts.main_output, parts.as_given, parts.said)

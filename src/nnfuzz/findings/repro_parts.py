@@ -175,19 +175,27 @@ def runs(model: Callable[..., Any], mode: Any, how: Any) -> bool:
     return True
 
 
-def named(value: Any, name: str = "") -> dict[str, torch.Tensor]:
-    """Whatever a model returns, as tensors by name."""
-    if isinstance(value, torch.Tensor | bool | int | float | complex):
-        return {name or "output": torch.as_tensor(value)}
+def named(value: Any) -> dict[str, torch.Tensor]:
+    """Whatever a model returns, as tensors by name; plain numbers only where there is no tensor at all."""
+    found = spread(value, "")
+    tensors = {n: t for n, t in found.items() if isinstance(t, torch.Tensor)}
+    return tensors or {n: torch.as_tensor(v) for n, v in found.items()}
+
+
+def spread(value: Any, name: str) -> dict[str, Any]:
+    numbers = bool | int | float | complex
+    plain_list = type(value) in (list, tuple) and value and all(isinstance(v, numbers) for v in value)
+    if isinstance(value, torch.Tensor | numbers) or plain_list or hasattr(value, "__array_interface__"):
+        return {name or "output": value}
     if hasattr(value, "_asdict"):
         value = value._asdict()
     elif isinstance(value, list | tuple):
         value = dict(enumerate(value))
     elif dataclasses.is_dataclass(value) and not hasattr(value, "items"):
         value = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
-    found: dict[str, torch.Tensor] = {}
+    found: dict[str, Any] = {}
     for key, part in value.items() if hasattr(value, "items") else ():
-        found |= named(part, f"{name}.{key}" if name else str(key))
+        found |= spread(part, f"{name}.{key}" if name else str(key))
     return found
 
 
