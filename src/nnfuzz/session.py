@@ -33,6 +33,7 @@ from nnfuzz.jobs import Job, make_job
 from nnfuzz.keeper import Keeper
 from nnfuzz.mutators import MUTATORS, Bandit, Mutator
 from nnfuzz.report.base import Reporter, RunInfo, SilentReporter
+from nnfuzz.report.words import near, plural, typed
 from nnfuzz.run import Run
 from nnfuzz.schedule import Frontier, Schedule
 from nnfuzz.seeds import SeedGroup, Seeds
@@ -108,7 +109,9 @@ class Session:
         try:
             fuzzer = self._fuzzer(space, groups, store)
             self.reporter.start(self._info(space, fuzzer))
-            if resume:
+            if resume and (store.state() or {}).get(
+                "counters"
+            ):  # a run may be killed before it has looked at its seeds
                 firstlook.learn(fuzzer, groups)
                 self._say_if_blind(fuzzer)
                 restore(fuzzer, store.state() or {}, store.records(), store.findings(), store.ancestry())
@@ -123,8 +126,23 @@ class Session:
             if self.store is None and isinstance(store, RunStore):
                 store.discard()  # a run that never began must not stand in the way of the corrected command
             raise
+        except KeyboardInterrupt as stop:
+            raise KeyboardInterrupt(self._left(store)) from stop
         finally:
             store.close()
+
+    def _left(self, store: RunStore | NullStore) -> str:
+        """What an interruption that did not wait for the batch in hand leaves behind, in one sentence."""
+        if not isinstance(store, RunStore):
+            return "interrupted at once: nothing was kept, since the run had no directory"
+        done = (store.state() or {}).get("counters", {})
+        if not done.get("batches"):
+            if self.store is None:
+                store.discard()
+            return "interrupted before the first batch was over, so nothing was kept"
+        found = sum(1 for _ in (store.path / "findings").glob("[!._]*"))
+        kept = f"{near(store.path)} holds {plural(done['inputs'], 'input')} and {plural(found, 'finding')}"
+        return f"interrupted at once, without the batch in hand: {kept}; go on with nnfuzz resume {typed(store.path)}"
 
     def _say_if_over(self, stats: Stats) -> None:
         """Limits count from the run's beginning: one that is used up already would end the run in silence."""

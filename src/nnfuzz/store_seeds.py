@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from nnfuzz.callform import CallForm
+from nnfuzz.errors import StoreError
 from nnfuzz.seeds import SeedGroup, Seeds
 from nnfuzz.store_files import from_json, to_json, write_atomically
 from nnfuzz.store_tensors import read_tensors, write_tensors
@@ -23,6 +24,8 @@ def save_seed_groups(run: Path, groups: list[SeedGroup]) -> None:
 
 def load_seed_groups(run: Path, manifest: Mapping[str, Any]) -> Seeds:
     """The same seeds, under the names and in the form of the run."""
+    if not (run / "seeds" / "index.json").is_file():
+        raise StoreError(f"{run} holds no seeds, so the run cannot go on: delete it and start again")
     index = from_json(run / "seeds" / "index.json")["groups"]
     groups = [SeedGroup(read_tensors(run / "seeds" / f"{i}.safetensors"), ids) for i, ids in enumerate(index)]
     return Seeds(CallForm.from_json(manifest["form"]), groups, bool(manifest["stacked"]))

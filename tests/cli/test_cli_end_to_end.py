@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -13,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from nnfuzz.cli import main
+from nnfuzz.store import RunStore
 
 SOURCE = """\
 import time
@@ -184,6 +187,80 @@ def test_repro_of_a_training(project: Path, capsys: pytest.CaptureFixture[str]) 
         )
     assert main(["show", "RUN/findings/T0001"]) == 0
     assert capsys.readouterr().out == "T0001  nan\n"
+
+
+HASTY = """\
+import json, os, signal, sqlite3
+import torch
+
+how_often, batches = 2, 3
+seeds = torch.rand(6, 4)
+
+def now():
+    for run in ("RUN", "my run", "nnfuzz-runs/nan-hasty-net-1"):
+        if os.path.exists(run + "/corpus.sqlite"):
+            db = sqlite3.connect(run + "/corpus.sqlite")
+            try:
+                done = [json.loads(row[0])["counters"]["batches"] for row in db.execute("SELECT json FROM state")]
+            except sqlite3.OperationalError:
+                done = []
+            finally:
+                db.close()
+            return sum(done) >= batches
+    return False
+
+def net(x):
+    global how_often
+    if how_often and now():
+        for _ in range(how_often):
+            how_often -= 1
+            os.kill(os.getpid(), signal.SIGINT)
+    return x.tanh().sum() if x.dim() else x
+"""
+
+
+@pytest.mark.parametrize("out", [["--out", "my run"], []])
+def test_a_second_ctrl_c_says_what_is_kept(project: Path, out: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    (project / "hasty.py").write_text(HASTY)
+    words = ["nan", "hasty.py:net", "--seeds", "hasty.py:seeds", "-t", "60s", "--plain", "--phase", "forward", *out]
+    assert main(words) == 130
+    told = capsys.readouterr()
+    place = "my run" if out else "nnfuzz-runs/nan-hasty-net-1"
+    found = re.fullmatch(
+        rf"nnfuzz: error: interrupted at once, without the batch in hand: {place} holds ([\d,]+) inputs and 0 "
+        rf"findings; go on with (.*)\n",
+        told.err,
+    )
+    assert found is not None, told.err
+    with RunStore.open(place, writable=False) as store:
+        state = store.state()
+        assert state is not None
+        inputs = int(found[1].replace(",", ""))
+        assert state["counters"]["inputs"] == inputs > 0
+    resume = shlex.split(found[2])
+    assert resume == ["nnfuzz", "resume", place]
+    assert main([*resume[1:], "-n", str(inputs + 64), "-q"]) == 0
+
+
+def test_ctrl_c_before_there_is_anything_leaves_nothing(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (project / "hasty_too.py").write_text(
+        HASTY.replace("how_often, batches = 2", "how_often, batches = 1").replace(
+            "if how_often and now():", "if how_often:"
+        )
+    )
+    words = ["nan", "hasty_too.py:net", "--seeds", "hasty_too.py:seeds", "--plain", "--out", "RUN"]
+    assert main(words) == 130
+    assert capsys.readouterr().err == "nnfuzz: error: interrupted: nothing more was written\n"
+    assert not Path("RUN").exists()
+
+
+def test_ctrl_c_while_looking_at_the_seeds(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (project / "hasty_seeds.py").write_text(HASTY.replace("how_often, batches = 2, 3", "how_often, batches = 1, 0"))
+    words = ["nan", "hasty_seeds.py:net", "--seeds", "hasty_seeds.py:seeds", "--plain", "--out", "RUN"]
+    assert main(words) == 130
+    told = capsys.readouterr().err
+    assert told == "nnfuzz: error: interrupted before the first batch was over, so nothing was kept\n"
+    assert not Path("RUN").exists()
 
 
 def test_ctrl_c_saves_and_says_how_to_go_on(project: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import textwrap
@@ -196,3 +197,19 @@ def test_a_finding_that_was_moved_away_costs_no_other_its_name(tmp_path: Path) -
     (new,) = [f for f in again.findings if f.cause == gone.cause]
     assert int(new.id[1:]) > max(int(f.id[1:]) for f in others)
     assert {f.id: f.cause for f in others}.items() <= {f.id: f.cause for f in again.findings}.items()
+
+
+def test_a_run_killed_before_its_first_batch_starts_again(entries: Any, facts: Any, tmp_path: Path) -> None:
+    whole = nan_run(max_inputs=1000, out=tmp_path / "whole")
+    nan_run(max_inputs=1000, out=tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "findings")
+    with sqlite3.connect(tmp_path / "run" / "corpus.sqlite") as db:
+        db.execute("DELETE FROM state")
+        db.execute("DELETE FROM entries")
+    db.close()
+    again = nnfuzz.resume(tmp_path / "run", model=net())
+    assert entries(again) == entries(whole)
+    assert facts(again) == facts(whole)
+    shutil.rmtree(tmp_path / "run" / "seeds")
+    with pytest.raises(nnfuzz.NnfuzzError, match="holds no seeds, so the run cannot go on"):
+        nnfuzz.resume(tmp_path / "run", model=net())

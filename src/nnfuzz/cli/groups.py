@@ -16,7 +16,7 @@ Command = Callable[..., Any]
 
 
 class Interrupted(NnfuzzError):
-    """Ctrl-C outside a run, or a second time within one: nothing was saved since the last batch."""
+    """Ctrl-C outside a run, or a second time within one, which says what it leaves behind."""
 
     exit_status = 130
 
@@ -47,7 +47,7 @@ def expand(command: Command) -> Command:
         try:
             return command(**made, **given)
         except KeyboardInterrupt as error:  # caught here, since the parser would end the program without a word
-            raise Interrupted("interrupted") from error
+            raise Interrupted(str(error) or "interrupted: nothing more was written") from error
 
     run.__signature__ = inspect.Signature(list(flat.values()))  # type: ignore[attr-defined]
     run.__annotations__ = {name: p.annotation for name, p in flat.items()}
