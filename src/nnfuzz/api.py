@@ -14,7 +14,7 @@ from nnfuzz.session import Session, resume_session
 from nnfuzz.settings import Settings
 from nnfuzz.store import RunStore
 
-Model = Callable[..., Any]
+Model = Callable[..., Any] | str | Path
 
 
 def find_nans(
@@ -43,7 +43,8 @@ def find_nans(
     """Searches for inputs that give NaN or Inf where the seeds give finite numbers.
 
     Args:
-        model: an ``nn.Module``, a function of tensors, a ``torch.export`` module or TorchScript.
+        model: an ``nn.Module``, a function of tensors, a ``torch.export`` module, TorchScript, what
+            ``nnfuzz.onnx.load`` gives, an ``onnx.ModelProto``; or a text that names a model as the command line does.
         seeds: a tensor, a tuple or dict of tensors (first axis: candidates), a list of whole candidates (each a
             tensor, tuple or dict; shapes may differ), a ``Dataset`` or a ``DataLoader``.
         ranges: legal values by input name: ``(low, high)`` inclusive, numbers or tensors, or a list of choices. One
@@ -76,7 +77,7 @@ def find_nans(
         max_inputs=max_inputs, max_seconds=max_seconds, stop_on_first=stop_on_first, seed=seed, device=device,
         watch=watch, phase=phase, context=context,
     )  # fmt: skip
-    return Session(settings, model, None, seeds, out=out, reporter=reporter).run()
+    return _run(settings, model, None, seeds, out, reporter)
 
 
 def diff(
@@ -85,6 +86,7 @@ def diff(
     seeds: Any = None,
     *,
     as_: str | None = None,
+    match: Mapping[str, str] | None = None,
     compare: str | Callable[..., Any] = "argmax",
     ties: bool = False,
     eps: float | Mapping[str, float] | None = None,
@@ -100,6 +102,7 @@ def diff(
     Args:
         model_a, model_b: as in ``find_nans``. Without ``model_b``, ``as_`` derives a copy of ``model_a``:
             "fp16", "bf16" or "int8" (weights and activations).
+        match: names of A's inputs and outputs → B's, where neither name nor order tells which belong together.
         compare: "argmax" (or "argmax:AXIS"), "topk:5", "threshold:0.5", "allclose:ATOL,RTOL", "cosine:0.99", or a
             function of both outputs that returns a bool mask of disagreements, or ``(mask, score)``.
         ties: count disagreements where both top-2 margins are below 1e-6 of the top value.
@@ -110,10 +113,10 @@ def diff(
     if seeds is None:
         raise UsageError("diff was given no seeds: pass a few real inputs")
     settings = _settings(
-        "diff", more, as_=as_, compare=compare, ties=ties, eps=eps, max_inputs=max_inputs, max_seconds=max_seconds,
-        context=context,
+        "diff", more, as_=as_, match=match, compare=compare, ties=ties, eps=eps, max_inputs=max_inputs,
+        max_seconds=max_seconds, context=context,
     )  # fmt: skip
-    return Session(settings, model_a, model_b, seeds, out=out, reporter=reporter).run()
+    return _run(settings, model_a, model_b, seeds, out, reporter)
 
 
 def fuzz(
@@ -136,7 +139,7 @@ def fuzz(
     settings = _settings(
         "fuzz", more, objective=objective, max_inputs=max_inputs, max_seconds=max_seconds, context=context
     )
-    return Session(settings, model, None, seeds, out=out, reporter=reporter).run()
+    return _run(settings, model, None, seeds, out, reporter)
 
 
 def check_rows(
@@ -157,7 +160,7 @@ def check_rows(
     settings = _settings(
         "rows", more, tolerance=tolerance, max_inputs=max_inputs, max_seconds=max_seconds, context=context
     )
-    return Session(settings, model, None, seeds, out=out, reporter=reporter).run()
+    return _run(settings, model, None, seeds, out, reporter)
 
 
 def resume(
@@ -180,6 +183,7 @@ def resume(
         max_inputs, max_seconds: new limits, counted from the run's beginning; None keeps the old ones.
         objective, compare, constraint: functions that the run was started with, if it was started in Python.
     """
+    from nnfuzz.loading.models import given_model
     from nnfuzz.rerun import model_by_name, object_by_name
 
     with RunStore.open(path) as store:
@@ -200,11 +204,25 @@ def resume(
             stop_on_first=stop_on_first,
         )
         settings.context = context
-        a = model or model_by_name(context, "model", path)
+        a = given_model(model, context, "model") or model_by_name(context, "model", path)
         needs_b = settings.job == "diff" and settings.as_ is None
-        b = model_b or (model_by_name(context, "model_b", path) if needs_b else None)
+        b = given_model(model_b, context, "model_b") or (model_by_name(context, "model_b", path) if needs_b else None)
         by_name = model is None and model_b is None
         return resume_session(path, settings, a, b, reporter, store, by_name)
+
+
+def _run(
+    settings: Settings, model: Any, model_b: Any, seeds: Any, out: str | Path | None, reporter: Reporter | None
+) -> Run:
+    """Models that are named are loaded; of one that lies in a file the context learns where, so that a finding can be
+    rerun by that name."""
+    from nnfuzz.loading.models import given_model, named_in
+
+    live = {}
+    for which, given in (("model", model), ("model_b", model_b)):
+        live[which] = given_model(given, settings.context, which)
+        settings.context = named_in(settings.context, which, given, live[which])
+    return Session(settings, live["model"], live["model_b"], seeds, out=out, reporter=reporter).run()
 
 
 def _settings(job: str, more: dict[str, Any], **given: Any) -> Settings:

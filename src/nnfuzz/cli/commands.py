@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nnfuzz.cli import again, corpus, search, show, train
+from nnfuzz.cli import again, corpus, onnx, search, show, train
 from nnfuzz.cli.app import app
 from nnfuzz.cli.groups import Command, expand
 
@@ -14,6 +14,7 @@ _COMMANDS: dict[str, tuple[Command, str]] = {
     "fuzz": (search.fuzz, SEARCHES),
     "rows": (search.rows, SEARCHES),
     "train": (train.train, SEARCHES),
+    "seeds": (onnx.seeds, SEARCHES),
     "demo": (train.demo, SEARCHES),
     "repro": (again.repro, FINDINGS),
     "shrink": (again.shrink, FINDINGS),

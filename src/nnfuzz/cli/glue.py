@@ -14,6 +14,7 @@ from nnfuzz.cli.options import BudgetOptions, DataOptions, LegalOptions, OutOpti
 from nnfuzz.errors import UsageError
 
 if TYPE_CHECKING:
+    from nnfuzz.report.apart import ApartReporter
     from nnfuzz.report.base import Reporter
 
 RUNS = Path("nnfuzz-runs")
@@ -29,38 +30,45 @@ def search(
     budget: BudgetOptions,
     style: StyleOptions,
     out: OutOption,
+    runtimes: list[dict[str, Any]],
     **more: Any,
 ) -> int:
     """Loads what is named, calls the function of ``nnfuzz.api`` called ``job``, and gives the exit status.
 
+    ``runtimes``: how each model runs if it is an ONNX model.
     ``more``: further arguments of that function; words for ``objective`` and ``compare`` are loaded here.
     """
-    declared = data.declared()
+    declared = data.declared(models[0])
     arguments = {**legal.arguments(), **how.arguments(), **budget.arguments()}
     context = _context(models, data, legal, more)
     place = out.out if out.out is not None else free_place(job_word(job), models[0])
     with reporting(style.style) as reporter:
         from nnfuzz import api
 
-        loaded = _models(models, data.trust)
+        loaded = _models(models, data.trust, runtimes)
         seeds, ranges = _seeds(data, declared, loaded[0], int(how.seed), reporter)
         if ranges:
             arguments["ranges"] = _with_declared(ranges, arguments.get("ranges"))
         if legal.constraint is not None:
             arguments["constraint"] = _function(legal.constraint, "the constraint")
         second = {"model_b": loaded[1]} if len(loaded) > 1 else {}
-        run = getattr(api, job)(
-            loaded[0], seeds=seeds, **second, **arguments, **_live(more), out=place, reporter=reporter, context=context
-        )
+        live = _live(more)
+        with reporter.searching():
+            run = getattr(api, job)(
+                loaded[0], seeds=seeds, **second, **arguments, **live, out=place, reporter=reporter, context=context
+            )
     return status(run)
 
 
 @contextmanager
-def reporting(style: str) -> Iterator[Reporter]:
-    """The reporter, with the terminal given back whatever happens; with JSON, what models print goes to stderr."""
+def reporting(style: str) -> Iterator[ApartReporter]:
+    """The reporter, with the terminal given back whatever happens; with JSON, what is printed while models are loaded
+    goes to stderr."""
+    from nnfuzz.report.apart import ApartReporter, ModelOutput
     from nnfuzz.report.choose import make_reporter
 
-    reporter = make_reporter(style)  # type: ignore[arg-type]
+    output = ModelOutput()
+    reporter = ApartReporter(make_reporter(style, stream=output.shown), output)  # type: ignore[arg-type]
     try:
         if style == "json":
             with redirect_stdout(sys.stderr):
@@ -69,6 +77,27 @@ def reporting(style: str) -> Iterator[Reporter]:
             yield reporter
     finally:
         reporter.close()
+        output.close()
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Where a model is run thousands of times and there is no run directory: what it prints is counted only, and shown
+    when that fails."""
+    from nnfuzz.report.apart import ModelOutput
+    from nnfuzz.report.words import plural
+
+    output = ModelOutput()
+    try:
+        with output.led_away():
+            yield
+        if lines := output.lines():
+            print(f"note: the model printed {plural(lines, 'line')}: not shown")
+    except Exception:
+        sys.stderr.write(output.tail())
+        raise
+    finally:
+        output.close()
 
 
 def status(run: Any) -> int:
@@ -86,7 +115,7 @@ def job_word(job: str) -> str:
 def free_place(job: str, model: str) -> Path:
     """``nnfuzz-runs/nan-mnist-loss-1``: the first number that is free."""
     path, _, name = model.rpartition(":") if ":" in model else (model, "", "")
-    stem = Path(path).stem.rpartition(".")[2] or "model"
+    stem = (Path(path).stem if name or path.endswith(".onnx") else Path(path).stem.rpartition(".")[2]) or "model"
     words = "-".join(re.sub(r"[^\w]+", "-", w).strip("-") for w in (job, stem, name) if w)
     n = 1
     while (RUNS / f"{words}-{n}").exists():
@@ -111,10 +140,14 @@ def _context(models: list[str], data: DataOptions, legal: LegalOptions, more: di
     }
 
 
-def _models(specs: list[str], trust: bool) -> list[Any]:
+def _models(specs: list[str], trust: bool, runtimes: list[dict[str, Any]]) -> list[Any]:
     from nnfuzz.loading import load_model
+    from nnfuzz.targets.foreign import ForeignModel
 
-    return [load_model(spec, trust) for spec in specs]
+    loaded = [load_model(spec, trust, runtime) for spec, runtime in zip(specs, runtimes, strict=False)]
+    if any(runtimes) and not any(isinstance(model, ForeignModel) for model in loaded):
+        raise UsageError(f"--provider and --ort-opt speak of ONNX models, but {' and '.join(specs)} is none")
+    return loaded
 
 
 def _seeds(

@@ -13,8 +13,9 @@ from nnfuzz.errors import UsageError
 from nnfuzz.loading.made import Declared, check_names, parse_input
 from nnfuzz.loading.options import collect, parse_eps, parse_fix, parse_kind, parse_range, parse_shape
 from nnfuzz.loading.quantity import count, duration, nonnegative, positive, whole
+from nnfuzz.report.words import typed
 
-MODEL = "file.py:name, pkg.mod:name, a .pt2 (torch.export) or a TorchScript .pt"
+MODEL = "file.py:name, pkg.mod:name, an .onnx file, a .pt2 (torch.export) or a TorchScript .pt"
 DATA, LEGAL, SEARCH, BUDGET, OUTPUT = "Model and seeds", "Legal inputs", "Search", "Budget", "Output"
 DEFAULT_SECONDS = 60.0
 
@@ -53,10 +54,14 @@ class DataOptions:
         bool, option("--trust", panel=DATA, help="Open a pickled model, which runs whatever code the file holds.")
     ] = False
 
-    def declared(self) -> list[Declared]:
-        """The inputs to draw; empty with seeds."""
+    def declared(self, model: str = "") -> list[Declared]:
+        """The inputs to draw; empty with seeds. ``model``: what they are for."""
         if self.seeds is not None and self.input:
             raise UsageError("--seeds and --input are both given: --input only makes seeds where there are none")
+        if self.seeds is None and not self.input and model.endswith(".onnx"):
+            raise UsageError(
+                f"there are no seeds: give --seeds SEEDS, or make some with nnfuzz seeds {typed(model)} -o seeds.npz"
+            )
         if self.seeds is None and not self.input:
             raise UsageError(
                 "there are no seeds: give --seeds SEEDS, or draw some with --input x=float32[1,3,32,32]:0..1"
@@ -379,7 +384,9 @@ class AgainOptions:
         from nnfuzz.loading import load_model
 
         named = {"model": self.model, "model_b": self.model_b}
-        return {name: load_model(spec, self.trust) for name, spec in named.items() if spec is not None}
+        found: dict[str, Any] = {name: spec for name, spec in named.items() if spec is not None}
+        # An ONNX model runs as the one it stands for did: only the finding knows how.
+        return {n: s if s.endswith(".onnx") else load_model(s, self.trust) for n, s in found.items()}
 
 
 def tolerance(text: str) -> tuple[float, float]:

@@ -8,6 +8,7 @@ import typer
 
 from nnfuzz.cli.glue import search
 from nnfuzz.cli.groups import checked, one_of, option
+from nnfuzz.cli.onnx import PairOptions, RuntimeOptions
 from nnfuzz.cli.options import (
     MODEL,
     BudgetOptions,
@@ -51,6 +52,7 @@ def nan(
         ),
     ] = None,
     data: DataOptions,
+    runtime: RuntimeOptions,
     legal: LegalOptions,
     how: SearchOptions,
     budget: BudgetOptions,
@@ -58,7 +60,9 @@ def nan(
     out: OutOption,
 ) -> int:
     """Search for inputs that give NaN or Inf where the seeds give finite numbers."""
-    return search("find_nans", [model], data, legal, how, budget, style, out, watch=watch, phase=phase)
+    return search(
+        "find_nans", [model], data, legal, how, budget, style, out, runtime.of_each(), watch=watch, phase=phase
+    )
 
 
 def diff(
@@ -91,6 +95,8 @@ def diff(
         bool, option("--ties", panel=JOB, help="Count ties broken the other way (both top-2 margins below 1e-6).")
     ] = False,
     data: DataOptions,
+    runtime: RuntimeOptions,
+    pair: PairOptions,
     legal: LegalOptions,
     how: SearchOptions,
     budget: BudgetOptions,
@@ -101,7 +107,10 @@ def diff(
     if (model_b is None) == (as_ is None):
         raise UsageError("diff compares MODEL_A with one other: give either MODEL_B or --as fp16|bf16|int8")
     models = [model_a] if model_b is None else [model_a, model_b]
-    return search("diff", models, data, legal, how, budget, style, out, as_=as_, compare=compare, ties=ties or None)
+    return search(
+        "diff", models, data, legal, how, budget, style, out, pair.of_each(runtime), as_=as_, compare=compare,
+        ties=ties or None, match=pair.match(),
+    )  # fmt: skip
 
 
 def fuzz(
@@ -129,6 +138,7 @@ def fuzz(
         ),
     ] = "",
     data: DataOptions,
+    runtime: RuntimeOptions,
     legal: LegalOptions,
     how: SearchOptions,
     budget: BudgetOptions,
@@ -139,10 +149,10 @@ def fuzz(
     if check:
         if check != "rows" or objective:
             raise UsageError(f"--check is {check!r}: it is rows, and stands in place of --objective")
-        return search("check_rows", [model], data, legal, how, budget, style, out, tolerance=None)
+        return search("check_rows", [model], data, legal, how, budget, style, out, runtime.of_each(), tolerance=None)
     if not objective:
         raise UsageError("fuzz needs a property to violate: give --objective file.py:fn")
-    return search("fuzz", [model], data, legal, how, budget, style, out, objective=objective)
+    return search("fuzz", [model], data, legal, how, budget, style, out, runtime.of_each(), objective=objective)
 
 
 def rows(
@@ -160,6 +170,7 @@ def rows(
         ),
     ] = None,
     data: DataOptions,
+    runtime: RuntimeOptions,
     legal: LegalOptions,
     how: SearchOptions,
     budget: BudgetOptions,
@@ -168,4 +179,4 @@ def rows(
 ) -> int:
     """Search for a row whose result depends on the rest of its batch, or on train() against eval()."""
     allowed = tolerance(tol) if tol is not None else None
-    return search("check_rows", [model], data, legal, how, budget, style, out, tolerance=allowed)
+    return search("check_rows", [model], data, legal, how, budget, style, out, runtime.of_each(), tolerance=allowed)

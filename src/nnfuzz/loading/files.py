@@ -44,9 +44,7 @@ def load_model_file(path: Path, trust: bool, runtime: Mapping[str, Any] | None =
             f"{path} is an AOTInductor package: it holds machine code and no graph to look into; "
             "give the program that torch.export.save wrote before it was compiled"
         )
-    raise UsageError(
-        f"{path} is neither .onnx, a .pt2, a TorchScript archive nor anything else that torch wrote"
-    )
+    raise UsageError(f"{path} is neither .onnx, a .pt2, a TorchScript archive nor anything else that torch wrote")
 
 
 def _onnx(path: Path, runtime: Mapping[str, Any]) -> Model:

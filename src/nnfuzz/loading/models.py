@@ -20,6 +20,7 @@ from nnfuzz.loading.formats import FOREIGN
 from nnfuzz.loading.guard import user_code
 from nnfuzz.loading.objects import folder_of, load_object
 from nnfuzz.loading.seeded import seeded
+from nnfuzz.targets.foreign import ForeignModel
 
 Model = Callable[..., Any]
 
@@ -53,6 +54,19 @@ def given_model(model: Any, context: Mapping[str, Any], which: str) -> Any:
 
         return load(model, **runtime_of(context, which))
     return model
+
+
+def named_in(context: Mapping[str, Any], which: str, given: Any, model: Any) -> dict[str, Any]:
+    """The context with the name of a model in it that was given in Python by its name, or that lies in a file, and
+    with the runtime of an ONNX model."""
+    known = dict(context)
+    path = getattr(model, "path", None) if isinstance(model, ForeignModel) else None
+    name = str(given) if isinstance(given, str | Path) else str(path) if path is not None else None
+    if name is not None and not known.get(which):
+        known |= {which: name, "cwd": known.get("cwd") or str(Path.cwd())}
+    if isinstance(model, ForeignModel) and model.settings:
+        known["onnx"] = {**(known.get("onnx") or {}), which: model.settings}
+    return known
 
 
 def runtime_of(context: Mapping[str, Any], which: str) -> dict[str, Any]:

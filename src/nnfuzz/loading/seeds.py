@@ -24,6 +24,7 @@ from nnfuzz.loading.guard import told
 from nnfuzz.loading.images import load_images
 from nnfuzz.loading.objects import folder_of, load_object
 from nnfuzz.loading.sources import materialise
+from nnfuzz.targets.foreign import ForeignModel
 
 MAX_BYTES = 4 * 2**30
 """Seeds are held in memory together with the corpus; a few gigabytes are a mistake more often than a wish."""
@@ -43,7 +44,7 @@ def load_seeds(spec: str, model: Callable[..., Any] | None = None, notes: list[s
     if path.is_dir():
         return _folder(path, model, notes)
     if path.suffix.lower() in _READERS and (path.exists() or ":" not in spec):
-        return _checked(_read(path), spec)
+        return _checked(_read(path), spec, model)
     if path.exists() and path.suffix != ".py":
         raise UsageError(
             f"{spec} is no seeds file that nnfuzz knows: give .npz, .npy, .safetensors, .pt, a folder of PNG or JPEG "
@@ -52,7 +53,7 @@ def load_seeds(spec: str, model: Callable[..., Any] | None = None, notes: list[s
     if ":" not in spec and path.suffix != ".py":
         raise UsageError(f"there is no file or folder {spec}")
     found = load_object(spec, "the seeds")
-    return _checked(materialise(found, spec, folder_of(spec), model, notes), spec)
+    return _checked(materialise(found, spec, folder_of(spec), model, notes), spec, model)
 
 
 def _folder(path: Path, model: Callable[..., Any] | None, notes: list[str]) -> Any:
@@ -139,11 +140,13 @@ _READERS: dict[str, Callable[[Path], Any]] = {
 }
 
 
-def _checked(seeds: Any, spec: str) -> Any:
+def _checked(seeds: Any, spec: str, model: Callable[..., Any] | None) -> Any:
     """Not empty, and (where candidates are stacked) with a first axis of one length."""
     tensors = _stacked(seeds)
     if not isinstance(seeds, Tensor) and len(seeds) == 0:
         raise UsageError(f"{spec} holds no seeds")
+    if isinstance(model, ForeignModel):  # it knows the shapes of its inputs, and looks itself
+        return seeds
     for name, tensor in tensors.items():
         if tensor.dim() == 0:
             raise UsageError(f"{spec}{name} is a single number, but the first axis of seeds counts the candidates")

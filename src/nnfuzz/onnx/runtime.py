@@ -102,8 +102,12 @@ class OnnxModel(ForeignModel):
 
         return OnnxTarget(self, form, **options)
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        return self.options.given
+
     def facts(self) -> dict[str, Any]:
-        return {"sha256": self.sha256, "weights": self.weight_files, **self.options.given}
+        return {"sha256": self.sha256, "weights": self.weight_files, **self.settings}
 
     def session(self, extra: Sequence[str] = ()) -> Any:
         """The ``InferenceSession`` of the graph with these tensors as further outputs."""
@@ -184,7 +188,7 @@ class OnnxModel(ForeignModel):
         try:
             return self._open(self._session_options(), extra)
         except Exception as error:
-            raise UsageError(f"ONNX Runtime cannot load {self.name}: {_first_line(error)}") from error
+            raise UsageError(f"ONNX Runtime cannot load {self.name}: {first_line(error)}") from error
 
     def _open(self, options: Any, extra: tuple[str, ...]) -> Any:
         providers = [self.provider]
@@ -255,6 +259,6 @@ def _collect(name: str, value: Any, into: Named) -> None:
             _collect(f"{name}.{i}", part, into)
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
     lines = [line for line in str(error).splitlines() if line.strip()]
     return lines[0].partition("] : ")[2].strip() or lines[0] if lines else type(error).__name__

@@ -39,6 +39,11 @@ class ForeignModel(ABC):
     def as_target(self, form: CallForm, **options: Any) -> TorchTarget:
         """The target, for the arguments of ``TorchTarget`` beside the model, and ``flush_denormal``."""
 
+    @property
+    @abstractmethod
+    def settings(self) -> dict[str, Any]:
+        """JSON-able: how it is run, where that is not the usual way."""
+
     @abstractmethod
     def facts(self) -> dict[str, Any]:
         """JSON-able: what a script needs beside its name to run it again."""
