@@ -111,7 +111,7 @@ def centred(x: torch.Tensor, zero_point: torch.Tensor | None, dtype: torch.dtype
 
 def as_int32(accumulator: torch.Tensor, carried: bool) -> torch.Tensor:
     """Integers in float64 as int32, wrapping as 32-bit sums do; as they are where floats carry them."""
-    return accumulator if carried else accumulator.to(torch.int64).to(torch.int32)
+    return accumulator if carried else accumulator.round().to(torch.int64).to(torch.int32)
 
 
 def spread(parameter: torch.Tensor, shape: Sequence[int], axis: int, block: int = 0) -> torch.Tensor:
