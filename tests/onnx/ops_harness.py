@@ -39,6 +39,7 @@ def node_call(model: onnx.ModelProto) -> Call:
     (node,) = model.graph.node
     versions = {opset.domain: opset.version for opset in model.opset_import}
     codes = {i.name: i.type.tensor_type.elem_type for i in model.graph.input}
+    codes |= {i.name: i.data_type for i in model.graph.initializer}
     return Call(
         op=node.op_type,
         domain=node.domain,
@@ -67,22 +68,26 @@ def one_node(
     domain: str = "",
     opset: int = 21,
     domain_opset: int = 1,
+    constants: Sequence[str] = (),
     **attrs: Any,
 ) -> onnx.ModelProto:
-    """A model of one node."""
+    """A model of one node; ``constants`` are inputs that it holds itself, as weights are held."""
     names = [name if array is not None else "" for name, array in inputs.items()]
     node = helper.make_node(op, names, list(outputs), domain=domain, **attrs)
     types = [
         helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
         for name, array in inputs.items()
-        if array is not None
+        if array is not None and name not in constants
     ]
+    held = [numpy_helper.from_array(np.asarray(inputs[name]), name) for name in constants if inputs[name] is not None]
     # An output without a type: the runtime infers it.
     results = [onnx.ValueInfoProto(name=name) for name in outputs if name]
     opsets = [helper.make_opsetid("", opset)]
     if domain:
         opsets.append(helper.make_opsetid(domain, domain_opset))
-    return helper.make_model(helper.make_graph([node], "one", types, results), opset_imports=opsets, ir_version=10)
+    return helper.make_model(
+        helper.make_graph([node], "one", types, results, held), opset_imports=opsets, ir_version=10
+    )
 
 
 def runtime(model: onnx.ModelProto, feeds: dict[str, Array]) -> list[Array]:
@@ -101,7 +106,8 @@ def both(
     """Outputs of one node by ours and by ONNX Runtime; keywords as `one_node`."""
     model = one_node(op, inputs, outputs, **rest)
     given = {name: np.asarray(array) for name, array in inputs.items() if array is not None}
-    expected = runtime(model, given)
+    held = {tensor.name for tensor in model.graph.initializer}
+    expected = runtime(model, {name: array for name, array in given.items() if name not in held})
     found = ours(model, {name: to_torch(array) for name, array in given.items()})
     return [value for value, name in zip(found, outputs, strict=False) if name], expected
 
