@@ -116,8 +116,11 @@ class LstmCell:
         self.peep = None if p is None else p.chunk(3)
 
     def step(self, x: Tensor, state: list[Tensor]) -> list[Tensor]:
-        h, c = state
-        i, o, f, g = (x + h @ self.r).chunk(4, 1)
+        return self.gated(x + state[0] @ self.r, state[1])
+
+    def gated(self, gates: Tensor, c: Tensor) -> list[Tensor]:
+        """The new state by all that reaches the gates, (N, 4·H), and the old state of the cell."""
+        i, o, f, g = gates.chunk(4, 1)
         if self.peep is not None:
             i, f = i + self.peep[0] * c, f + self.peep[2] * c
         i = self.f(i)
