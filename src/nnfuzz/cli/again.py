@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from nnfuzz.cli.glue import FOUND, reporting, status
+from nnfuzz.cli.glue import FOUND, quietly, reporting, status
 from nnfuzz.cli.groups import checked, option
 from nnfuzz.cli.options import BUDGET, AgainOptions, StyleOptions, given
 from nnfuzz.errors import UsageError
@@ -54,7 +54,8 @@ def shrink(
 
     place = _finding(finding)
     limit = given(max_inputs=count(max_inputs) if max_inputs else None)
-    smaller = nnfuzz.shrink(place, **again.models(), **limit)
+    with quietly():
+        smaller = nnfuzz.shrink(place, **again.models(), **limit)
     typer.echo(f"{smaller.id}  {nearness(smaller)}")
     for note in smaller.notes:
         typer.echo(f"note: {note}")
@@ -66,7 +67,9 @@ def explain(finding: FindingArgument, again: AgainOptions) -> int:
     """Say why a finding fails: the first operation that goes wrong, its operands, and what would help."""
     import nnfuzz
 
-    typer.echo(nnfuzz.explain(_finding(finding), **again.models()))
+    with quietly():
+        text = nnfuzz.explain(_finding(finding), **again.models())
+    typer.echo(text)
     return 0
 
 
@@ -107,7 +110,10 @@ def resume(
         raise UsageError("--max-time: resume needs an end: give a time, counted from the run's beginning")
     limits = given(max_inputs=count(max_inputs) if max_inputs else None, max_seconds=seconds)
     with reporting(style.style) as reporter:
-        return status(nnfuzz.resume(run, **again.models(), **limits, reporter=reporter))
+        models = again.models()
+        with reporter.searching():
+            done = nnfuzz.resume(run, **models, **limits, reporter=reporter)
+    return status(done)
 
 
 def _finding(path: Path) -> Path:

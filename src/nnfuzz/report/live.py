@@ -26,12 +26,19 @@ CURVE = 24
 
 
 class LiveReporter(SilentReporter):
-    """A panel that is redrawn at most every ``every`` seconds and gives way to the summary at the end."""
+    """A panel that is redrawn at most every ``every`` seconds and gives way to the summary at the end.
 
-    def __init__(self, console: Console | None = None, every: float = 0.25, resumable: bool = True):
+    Args:
+        alone: nobody else writes to this terminal; otherwise what is printed meanwhile is shown above the panel.
+    """
+
+    def __init__(
+        self, console: Console | None = None, every: float = 0.25, resumable: bool = True, alone: bool = False
+    ):
         self._console = console or Console(highlight=False)
         self._every = every
         self._resumable = resumable
+        self._alone = alone
         self._next = 0.0
         self._live: Live | None = None
         self._growth: list[float] = []
@@ -41,7 +48,10 @@ class LiveReporter(SilentReporter):
     def start(self, info: RunInfo) -> None:
         self.info = info
         put(self._console, header(info))
-        self._live = Live(console=self._console, auto_refresh=False, transient=True)
+        above = not self._alone
+        self._live = Live(
+            console=self._console, auto_refresh=False, transient=True, redirect_stdout=above, redirect_stderr=above
+        )
         self._live.start()
 
     def update(self, stats: Stats, findings: Sequence[Finding]) -> None:

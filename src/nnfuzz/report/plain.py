@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from rich.console import Console
 from rich.text import Text
@@ -24,11 +24,16 @@ if TYPE_CHECKING:
     from nnfuzz.stats import Stats
 
 
+def plain_console(stream: TextIO | None = None, width: int | None = 120) -> Console:
+    """Without colours or control codes."""
+    return Console(color_system=None, highlight=False, width=width, file=stream)
+
+
 class PlainReporter(SilentReporter):
     """No control codes; lines are never wrapped, so that they can be searched."""
 
     def __init__(self, console: Console | None = None, every: float = 5.0, resumable: bool = True):
-        self._console = console or Console(color_system=None, highlight=False, width=120)
+        self._console = console or plain_console()
         self._every = every
         self._resumable = resumable
         self._next = 0.0
@@ -67,7 +72,7 @@ class QuietReporter(SilentReporter):
     """Only the findings, one line each, when all is over."""
 
     def __init__(self, console: Console | None = None):
-        self._console = console or Console(color_system=None, highlight=False)
+        self._console = console or plain_console(width=None)
 
     def end(self, stats: Stats, findings: Sequence[Finding], path: str | Path | None) -> None:
         for finding in findings:
