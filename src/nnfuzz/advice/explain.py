@@ -43,6 +43,6 @@ def explain(
         if job.settings.job == "diff":
             lines = told_disagreement(finding, job)
         else:
-            lines = told_nonfinite(finding, job, seconds=seconds, inputs=inputs)
+            lines = told_nonfinite(finding, job, seconds=seconds, inputs=inputs, place=place)
     changed = changed_since(finding, job, by_name=model is None and model_b is None)
     return "\n".join([f"note: {changed}", *lines] if changed else lines)

@@ -37,7 +37,7 @@ def safe_radius(finding: Finding, job: Job, site: Site, *, seconds: float, input
     settings = _short(finding, job, seconds / 2, inputs)
     for share in SHARES:
         try:
-            found = _run(dataclasses.replace(settings, eps=far * share), job.side.model, _starts(finding, job))
+            found = _run(dataclasses.replace(settings, eps=far * share), job.model, _starts(finding, job))
         except NnfuzzError:  # an eps-ball makes no sense for these inputs (masks, one-hot, ids)
             return []
         if not any(same_place(s, site) for s in found.sites):

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from nnfuzz.advice.advise import Proposal, advise
 from nnfuzz.advice.layers import compare_layers, first_jump, table
+from nnfuzz.advice.remedy import dtype_of
 from nnfuzz.advice.search import safe_radius, search_with
 from nnfuzz.advice.static import static_warnings
 from nnfuzz.advice.verify import Case
@@ -25,9 +26,12 @@ if TYPE_CHECKING:
 _WIDTH = 118
 
 
-def told_nonfinite(finding: Finding, job: Job, *, seconds: float, inputs: int) -> list[str]:
-    """The first bad operation, its operands and chain, and the remedies that hold."""
+def told_nonfinite(finding: Finding, job: Job, *, seconds: float, inputs: int, place: Path) -> list[str]:
+    """The first bad operation, its operands and chain, and the remedies that hold. ``place``: the finding's directory,
+    where a repaired model may be written."""
     side = job.side
+    if not side.sees_inside:
+        return [*_head(finding), "", *side.notes, *_facts(finding)]
     case = case_of(finding, side)
     case.watch = "outputs" if job.settings.watch == "outputs" else "internal"
     if inputs > 0:
@@ -41,7 +45,10 @@ def told_nonfinite(finding: Finding, job: Job, *, seconds: float, inputs: int) -
         return [*lines, "", said, *_facts(finding)]
     if bad is None:
         return [*lines, "", _nothing_bad(finding), *_facts(finding)]
-    lines += ["", *_operation(bad), "", *_remedies(advise(case, bad))]
+    proposals = advise(case, bad)
+    lines += ["", *_operation(bad, side.parts), "", *_remedies(proposals, code=side.parts == "module")]
+    if finding.phase == "forward":
+        lines += side.repaired(proposals, dtype_of(bad), finding.inputs, [finding.seed], place)
     if inputs > 0:
         lines += safe_radius(finding, job, bad.site, seconds=seconds, inputs=inputs)
     args, kwargs = case.seeds[0]
@@ -105,11 +112,13 @@ def _nothing_bad(finding: Finding) -> str:
     return f"rerun alone, every operation is finite: the finding is {finding.status}"
 
 
-def _operation(bad: BadOp) -> list[str]:
-    where = f"{Path(bad.site.file).name}:{bad.site.line}" if bad.site.file else "in a stock module"
-    module = f", module {bad.site.module}" if bad.site.module else ""
+def _operation(bad: BadOp, part: str) -> list[str]:
+    where = f" at {Path(bad.site.file).name}:{bad.site.line}" if bad.site.file else ""
+    if not where and part == "module":
+        where = " in a stock module"
+    module = f"{',' if where else ' in'} {part} {bad.site.module}" if bad.site.module else ""
     phase = "gradient of " if bad.site.phase == "backward" else ""
-    lines = [f"first bad operation: {phase}{bad.site.op} at {where}{module}, {bad.symptom} at {list(bad.index)}"]
+    lines = [f"first bad operation: {phase}{bad.site.op}{where}{module}, {bad.symptom} at {list(bad.index)}"]
     if bad.site.source:
         lines.append(f"    {bad.site.source}")
     if bad.detail:
@@ -123,14 +132,14 @@ def _operation(bad: BadOp) -> list[str]:
     return lines
 
 
-def _remedies(proposals: list[Proposal]) -> list[str]:
+def _remedies(proposals: list[Proposal], *, code: bool) -> list[str]:
     fine = [p for p in proposals if p.verified]
     if not proposals:
         return ["no remedy is known for this operation here"]
     lines = [f"what helps (each tried with torch {torch.__version__}):" if fine else "no remedy held up"]
     for i, p in enumerate(fine, 1):
         lines += wrap(f"{i}. {p.words} [{p.id}]", _WIDTH, initial_indent="  ", subsequent_indent="     ")
-        lines += [f"       {line}" for line in p.code.splitlines()]
+        lines += [f"       {line}" for line in p.code.splitlines() if code]
         lines += wrap(f"tried: {p.verification}", _WIDTH, initial_indent="     ", subsequent_indent="     ")
         if p.verification.gradients is False:
             lines.append("     but: the gradients of the failing inputs are still not finite with it")

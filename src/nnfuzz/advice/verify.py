@@ -133,11 +133,11 @@ def try_seeds(case: Case, repairs: Sequence[Repair]) -> Check:
             if x.shape != y.shape:
                 return Check("seeds", False, f"on the seeds it returns shape {list(y.shape)}, not {list(x.shape)}")
             tolerance = torch.finfo(x.dtype).eps ** AGREEMENT
-            gap = _gap(x, y)
+            here = gap(x, y)
             bound = max(bound, tolerance)
-            worst = max(worst, gap)
-            if not gap <= tolerance:
-                said = f"on the seeds it differs by {gap:.2g} (relative), more than {tolerance:.2g}"
+            worst = max(worst, here)
+            if not here <= tolerance:
+                said = f"on the seeds it differs by {here:.2g} (relative), more than {tolerance:.2g}"
                 return Check("seeds", False, said)
     return Check("seeds", True, f"the seeds agree within {worst:.2g} (relative, tolerance {bound:.2g})")
 
@@ -163,7 +163,7 @@ def gradients_finite(case: Case, repairs: Sequence[Repair]) -> bool | None:
         return None
 
 
-def _gap(x: Tensor, y: Tensor) -> float:
+def gap(x: Tensor, y: Tensor) -> float:
     """Largest difference relative to the element and the typical size of the output; 0 where both are equal."""
     if not x.numel():
         return 0.0

@@ -71,7 +71,7 @@ def exception_cause(error: Exception) -> Cause:
 def locate(target: Target, candidate: Batch, *, backward: bool, watch_internal: bool = False) -> BadOp | None:
     """The first bad operation of a failing candidate, for targets that can be looked into; None elsewhere."""
     side = target.a if isinstance(target, PairTarget) else target
-    if not isinstance(side, TorchTarget):
+    if not isinstance(side, TorchTarget) or not side.sees_inside:
         return None
     inputs = {n: t.detach().clone() for n, t in side.model_input(candidate).items()}
     args, kwargs = side.form.bind(side.differentiable(inputs) if backward else inputs)

@@ -14,6 +14,7 @@ from nnfuzz.objectives.compare import main_output
 from nnfuzz.settings import Settings
 from nnfuzz.space import Batch, InputSpace
 from nnfuzz.targets import PairTarget, TorchTarget
+from nnfuzz.targets.foreign import ForeignModel
 from nnfuzz.targets.outputs import named_outputs
 from nnfuzz.targets.precision import Cast, QuantizedLayer
 
@@ -64,6 +65,7 @@ class Enricher:
         target = self.job.target
         if context.get("cwd"):
             finding.details["run"]["cwd"] = context["cwd"]
+        self._of_other_runtimes(finding, candidate)
         if isinstance(target, PairTarget):
             finding.details["run"] |= _of_b(target, settings.as_)
         if isinstance(target, PairTarget) and finding.status == "confirmed":
@@ -71,6 +73,24 @@ class Enricher:
                 self._referee(target, finding, candidate)
             except Exception as error:  # no referee is not a failure of the finding
                 finding.details["referee"] = {"unavailable": f"{type(error).__name__}: {error}"[:200]}
+
+    def _of_other_runtimes(self, finding: Finding, candidate: Batch) -> None:
+        """How an ONNX model was run; the node where the failure begins, or why none can be named."""
+        side, target = self.job.side, self.job.target
+        models = {"model": self.job.model, "model_b": getattr(self.job, "model_b", None)}
+        foreign = {which: m.facts() for which, m in models.items() if isinstance(m, ForeignModel)}
+        if not foreign:
+            return
+        finding.details["run"]["onnx"] = foreign
+        if isinstance(target, PairTarget):
+            finding.details["run"]["outputs"] = target.outputs
+        if finding.site is not None:
+            finding.details |= side.part_facts(finding.site.module)
+        elif finding.symptom in ("nan", "+inf", "-inf") and finding.phase == "forward":
+            if isinstance(target, PairTarget) and finding.details.get("broken side") == "B":
+                side, candidate = target.b, target.for_b(candidate)
+            said = side.second_opinion(side.model_input(candidate))
+            finding.notes += [said] if said else []
 
     def _referee(self, target: PairTarget, finding: Finding, candidate: Batch) -> None:
         """Both sides in float64: the truth of each side's own weights (of A's, when B is a copy of A)."""

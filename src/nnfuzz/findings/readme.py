@@ -60,6 +60,14 @@ def _where(finding: Finding) -> str:
     site = finding.site
     if site is None:
         return ""
+    node = finding.details.get("node")
+    if isinstance(node, dict):
+        reads, gives = (", ".join(f"`{_plain(n)}`" for n in node.get(k, [])) for k in ("reads", "gives"))
+        return (
+            f"## Where\n\nFirst operation that goes wrong: `{_plain(site.op)}`, in the node "
+            f"`{_plain(node.get('name'))}` (`{_plain(node.get('operator'))}`), which makes {gives or 'nothing'} from "
+            f"{reads or 'nothing'}."
+        )
     place = f"`{_plain(site.file)}`, line {site.line}" if site.file else "no line of user code"
     module = f", in module `{_plain(site.module)}`" if site.module else ""
     source = f"\n\n    {_plain(site.source)}" if site.source else ""
@@ -133,7 +141,7 @@ def _margin(t: Tensor) -> str:
 
 
 def _facts(finding: Finding) -> str:
-    facts = [(k, v) for k, v in finding.details.items() if k != "run"]
+    facts = [(k, v) for k, v in finding.details.items() if k not in ("run", "node")]
     if finding.severity is not None:
         facts.insert(0, ("severity", finding.severity))
     return "\n".join(f"- {_plain(k)}: {_plain(v)[:300]}" for k, v in facts)

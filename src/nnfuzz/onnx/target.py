@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from nnfuzz.callform import CallForm
-from nnfuzz.errors import Unsupported, UsageError
+from nnfuzz.errors import NnfuzzError, Unsupported, UsageError
 from nnfuzz.onnx.program import OnnxProgram
 from nnfuzz.onnx.runtime import OnnxModel
 from nnfuzz.onnx.taps import TRIED, Tap, all_values, hidden_values, values_by_pattern
@@ -25,6 +26,8 @@ from nnfuzz.targets.unit import Plan
 CHUNK_BYTES = 1 << 20
 """The largest value inside the graph for the rows that one call of ONNX Runtime takes: beyond that its working memory
 leaves the processor's caches, and convolutional networks lose half their speed."""
+SEEDS_CHECKED = 32
+"""Seeds of a run on which a repaired graph is compared with the original."""
 COMPARED = 4
 """Seeds on which the interpreter is compared with ONNX Runtime."""
 
@@ -38,6 +41,7 @@ class OnnxTarget(TorchTarget):
     """
 
     trainable = False
+    parts = "node"
 
     def __init__(
         self,
@@ -161,6 +165,44 @@ class OnnxTarget(TorchTarget):
         if any(not_finite(t) for t in mine.values()):
             return ""
         return "the interpreter gives finite numbers here, where ONNX Runtime does not: no operation can be named"
+
+    def part_facts(self, path: str) -> dict[str, Any]:
+        call = getattr(self.program.get_submodule(path), "onnx", None) if self.program is not None and path else None
+        if call is None:
+            return {}
+        operator = f"{call.domain}.{call.op}" if call.domain else call.op
+        about = {
+            "name": call.name or path,
+            "operator": operator,
+            "reads": list(call.inputs),
+            "gives": list(call.outputs),
+        }
+        return {"node": about}
+
+    def repaired(
+        self, proposals: Sequence[Any], dtype: torch.dtype, failing: Batch, seeds: Sequence[Batch], place: Path
+    ) -> list[str]:
+        from nnfuzz.onnx.fix import write_fixed
+
+        if self.program is None or not (place / "finding.json").is_file():
+            return []
+        return write_fixed(self.onnx, proposals, dtype, failing, [*seeds, *self._seeds_of_run(place)], place)
+
+    def _seeds_of_run(self, place: Path) -> list[Batch]:
+        """A few of the seeds that the run kept beside its findings, as model inputs."""
+        from nnfuzz.store_files import from_json
+        from nnfuzz.store_seeds import load_seed_groups
+
+        run = place.resolve().parent.parent
+        try:
+            kept = load_seed_groups(run, from_json(run / "run.json"))
+        except (NnfuzzError, OSError):  # a finding that was copied away from its run
+            return []
+        some = [(group.batch, i) for group in kept.groups for i in range(len(group.index))][:SEEDS_CHECKED]
+        rows_apart = kept.stacked and self.unit == "sample"
+        if kept.stacked and not rows_apart:
+            return [kept.groups[0].batch]
+        return [{n: t[i : i + 1] if rows_apart else t[i] for n, t in batch.items()} for batch, i in some]
 
     # ------------------------------------------------------------------ before the run
 

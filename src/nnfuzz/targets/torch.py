@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -40,6 +41,8 @@ class TorchTarget(Target):
 
     trainable = True
     """Whether somebody may want the gradients themselves, and not only be led by them."""
+    parts = "module"
+    """What the parts are called of which the model is made."""
 
     def __init__(
         self,
@@ -133,6 +136,20 @@ class TorchTarget(Target):
 
     def observed(self, inputs: Batch, outputs: Any) -> None:
         """Told what a traced run of ``model`` gave, for targets whose answers come from elsewhere."""
+
+    def second_opinion(self, inputs: Batch) -> str:
+        """Whether what shows operations contradicts what gives the answers, where these are two; "" if not."""
+        return ""
+
+    def repaired(
+        self, proposals: Sequence[Any], dtype: torch.dtype, failing: Batch, seeds: Sequence[Batch], place: Path
+    ) -> list[str]:
+        """Writes a repaired model into a finding's directory, where the model is a file; tells of it in lines."""
+        return []
+
+    def part_facts(self, path: str) -> dict[str, Any]:
+        """JSON-able: what a finding is told of the part of the model where it begins."""
+        return {}
 
     def look_twice(self, inputs: Batch) -> None:
         """Two calls on the same input: a model that changes it gets copies from now on, one that answers differently is

@@ -1,0 +1,159 @@
+"""A remedy that was verified in the interpreter, put into the graph, and verified again in ONNX Runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+import onnx
+from nnfuzz.advice.verify import AGREEMENT, gap
+from nnfuzz.onnx.dtypes import onnx_code
+from nnfuzz.onnx.files import open_model
+from nnfuzz.onnx.rewrites import RULES, Surgeon
+from nnfuzz.onnx.runtime import OnnxModel
+from nnfuzz.space import Batch
+
+if TYPE_CHECKING:
+    from nnfuzz.advice.advise import Proposal
+
+NAME = "fixed.onnx"
+MOST_BYTES = 2**31 - 2**20
+"""protobuf's limit for one file."""
+
+
+class CannotFix(Exception):
+    """Why no graph was written, in words."""
+
+
+@dataclass
+class Fixed:
+    """A changed model: what was done where, and what ONNX Runtime says of it."""
+
+    proto: onnx.ModelProto
+    remedy: str
+    changes: list[str]
+    checked: str = ""
+
+
+def write_fixed(
+    model: OnnxModel,
+    proposals: Sequence[Proposal],
+    dtype: torch.dtype,
+    failing: Batch,
+    seeds: Sequence[Batch],
+    place: Path,
+) -> list[str]:
+    """``place/fixed.onnx`` with the first verified remedy that the graph can hold and that ONNX Runtime confirms; the
+    lines to be told, which say why where none was written.
+
+    Args:
+        dtype: in which the failing operation computes. failing, seeds: model inputs by name.
+    """
+    reasons = []
+    for proposal in proposals:
+        if not proposal.verified:
+            continue
+        try:
+            fixed = rewritten(model, proposal, dtype)
+            fixed.checked = _verified(model, fixed, failing, seeds)
+            _save(fixed.proto, place / NAME)
+        except CannotFix as why:
+            reasons.append(f"{proposal.id}: {why}")
+            continue
+        lines = [f"written: {NAME}, with {fixed.remedy}:"]
+        return [*lines, *(f"  {change}" for change in fixed.changes), f"  in ONNX Runtime {fixed.checked}"]
+    if not reasons:
+        return []
+    return [f"no {NAME} was written:", *(f"  {r}" for r in reasons)]
+
+
+def rewritten(model: OnnxModel, proposal: Proposal, dtype: torch.dtype) -> Fixed:
+    """The model with every repair of a proposal in its graph. Raises ``CannotFix``."""
+    proto = onnx.ModelProto()
+    proto.CopyFrom(open_model(model.path if model.path is not None else model.proto)[0])
+    taken = set(_names(proto.graph))
+    del proto.graph.value_info[:]  # a changed graph's inner types are found anew
+    changes = []
+    for repair in proposal.repairs:
+        rule = RULES.get(repair.remedy.id)
+        call: Any = (
+            getattr(model.program.get_submodule(repair.site.module), "onnx", None) if repair.site.module else None
+        )
+        if rule is None or call is None:
+            raise CannotFix("a graph cannot hold it" if rule is None else "it acts on no node of its own")
+        graph, node = _node(proto.graph, call.outputs)
+        surgeon = Surgeon(graph, onnx_code(dtype), model.opsets.get("", 0), taken, repair.eps or 0.0)
+        name = node.name or node.op_type
+        said = rule(surgeon, node)
+        if not said:
+            raise CannotFix(f"the node {name} is a {node.op_type} whose surroundings have another form than it needs")
+        surgeon.prune()
+        changes.append(f"node {name}: {said}")
+    try:
+        onnx.checker.check_model(proto)
+    except Exception as error:
+        raise CannotFix(f"the changed graph is not valid ({str(error).splitlines()[0]})") from error
+    return Fixed(proto, proposal.id, changes)
+
+
+def _node(graph: onnx.GraphProto, outputs: Sequence[str]) -> tuple[onnx.GraphProto, onnx.NodeProto]:
+    for held, node in _all_nodes(graph):
+        if list(node.output) == list(outputs):
+            return held, node
+    raise CannotFix("its node is not in the file by itself")
+
+
+def _all_nodes(graph: onnx.GraphProto) -> Iterator[tuple[onnx.GraphProto, onnx.NodeProto]]:
+    for node in graph.node:
+        yield graph, node
+        for a in node.attribute:
+            for inner in [a.g] if a.HasField("g") else list(a.graphs):
+                yield from _all_nodes(inner)
+
+
+def _names(graph: onnx.GraphProto) -> Iterator[str]:
+    """Every name of a value, in branches too."""
+    for held, node in _all_nodes(graph):
+        yield from (*node.output, *(t.name for t in held.initializer), *(v.name for v in held.input))
+    yield from (v.name for v in (*graph.input, *graph.initializer))
+
+
+def _verified(model: OnnxModel, fixed: Fixed, failing: Batch, seeds: Sequence[Batch]) -> str:
+    """What ONNX Runtime shows of the changed model. Raises ``CannotFix`` where it does not hold."""
+    try:
+        new = OnnxModel(fixed.proto, model.options)
+        outputs = new.run(failing)
+    except Exception as error:
+        raise CannotFix(f"ONNX Runtime refuses the changed graph ({str(error).splitlines()[0][:200]})") from error
+    bad = [n for n, t in outputs.items() if t.is_floating_point() and not bool(t.isfinite().all())]
+    if bad:
+        raise CannotFix(f"in ONNX Runtime the failing inputs still give non-finite numbers ({', '.join(bad)})")
+    worst, bound = 0.0, 0.0
+    for inputs in seeds:
+        before, after = model.run(inputs), new.run(inputs)
+        for name, x in before.items():
+            if not x.is_floating_point() or not x.numel():
+                continue
+            allowed = torch.finfo(x.dtype).eps ** AGREEMENT
+            here = gap(x, after[name])
+            worst, bound = max(worst, here), max(bound, allowed)
+            if not here <= allowed:
+                raise CannotFix(f"in ONNX Runtime it changes {name} on the seeds by {here:.2g} (relative)")
+    return (
+        "the failing inputs give finite outputs"
+        f"; {'the seed agrees' if len(seeds) == 1 else f'{len(seeds)} seeds agree'} within {worst:.2g} (relative, "
+        f"tolerance {bound:.2g})"
+    )
+
+
+def _save(proto: onnx.ModelProto, path: Path) -> None:
+    if proto.ByteSize() > MOST_BYTES:
+        raise CannotFix("the model is larger than one file may be")
+    try:
+        onnx.save(proto, str(path))
+    except OSError as error:
+        raise CannotFix(f"{path} cannot be written ({error.strerror or error})") from error
