@@ -19,7 +19,7 @@ from nnfuzz.onnx.graph import Graph
 
 _SETTINGS = {
     "BatchNormalization": (3, 4), "Clip": (1, 2), "Dropout": (1,), "MelWeightMatrix": (3, 4), "OneHot": (2,),
-    "Pad": (2,), "Pow": (1,), "Range": (0, 1, 2), "Resize": (1, 2), "Upsample": (1,), "Where": (1, 2),
+    "Div": (1,), "Pad": (2,), "Pow": (1,), "Range": (0, 1, 2), "Resize": (1, 2), "Upsample": (1,), "Where": (1, 2),
 }  # fmt: skip
 """Inputs by number that set an operator up."""
 

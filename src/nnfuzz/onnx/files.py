@@ -7,16 +7,22 @@ from pathlib import Path
 
 import onnx.external_data_helper
 import onnx.inliner
+import onnx.version_converter
 
 import onnx
 from nnfuzz.errors import UsageError
+
+OLDEST = 7
+"""The first opset whose operators broadcast as NumPy does."""
 
 
 def open_model(source: str | os.PathLike[str] | bytes | onnx.ModelProto) -> tuple[onnx.ModelProto, str]:
     """The model with its weights in memory and its local functions inlined, and what to call it in messages."""
     proto, name, folder = read_proto(source)
     _load_weights(proto, name, folder)
-    return (onnx.inliner.inline_local_functions(proto) if proto.functions else proto), name
+    if proto.functions:
+        proto = onnx.inliner.inline_local_functions(proto)
+    return _modern(proto), name
 
 
 def read_proto(
@@ -55,6 +61,17 @@ def _parsed(held: bytes, name: str) -> onnx.ModelProto:
     except Exception as error:  # protobuf's own class of errors differs between its implementations
         raise UsageError(f"{name} is not an ONNX model, or was cut short: it cannot be parsed") from error
     return proto
+
+
+def _modern(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """A model of an opset before 7, where broadcasting had other rules, as one of opset 7 that means the same."""
+    old = [o for o in proto.opset_import if o.domain in ("", "ai.onnx") and o.version < OLDEST]
+    if not old or any(node.op_type == "PRelu" for node in proto.graph.node):  # onnx forgets the slope's axis
+        return proto
+    try:
+        return onnx.version_converter.convert_version(proto, OLDEST)
+    except Exception:  # whatever stops the converter; the model keeps its opset and is not looked into
+        return proto
 
 
 def _load_weights(proto: onnx.ModelProto, name: str, folder: Path | None) -> None:

@@ -199,5 +199,5 @@ def spec_of(proto: onnx.ValueInfoProto) -> Spec:
 
 def _dim(proto: onnx.TensorShapeProto.Dimension) -> Dim:
     if proto.HasField("dim_value"):
-        return int(proto.dim_value)
+        return int(proto.dim_value) if proto.dim_value >= 0 else None  # some exporters write −1 for a free one
     return str(proto.dim_param) or None

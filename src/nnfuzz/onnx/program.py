@@ -12,12 +12,14 @@ import onnx
 from nnfuzz.errors import Unsupported, UsageError
 from nnfuzz.onnx.attributes import Value
 from nnfuzz.onnx.dtypes import WORKING
+from nnfuzz.onnx.files import OLDEST
 from nnfuzz.onnx.graph import Graph, Node, Spec, read_graph
 from nnfuzz.onnx.node import UNCONVERTED, Body
 from nnfuzz.onnx.ops import find_operator
 
-OLDEST, NEWEST = 7, 28
-"""Opsets of ONNX's own domain whose operators are built; of older and newer ones those that mean the same there."""
+NEWEST = 28
+"""Operators are built for the opsets of ONNX's own domain from ``OLDEST`` to this; those that mean the same in an older
+or newer one serve there too."""
 
 
 def unsupported(graph: Graph) -> list[tuple[str, str, int, str]]:
@@ -39,6 +41,8 @@ def _nodes(graph: Graph) -> Iterator[Node]:
 def _known_version(node: Node) -> bool:
     if node.domain or OLDEST <= node.version <= NEWEST:
         return True
+    if node.version > onnx.defs.onnx_opset_version():
+        return False  # the installed onnx cannot tell what changed
     try:
         written = onnx.defs.get_schema(node.op, OLDEST if node.version < OLDEST else NEWEST, node.domain)
         return onnx.defs.get_schema(node.op, node.version, node.domain).since_version == written.since_version
@@ -145,7 +149,7 @@ def _says(missing: list[tuple[str, str, int, str]]) -> str:
     if first is not None:
         return (
             f"the ONNX model uses opset {first[2]}, but operators are built from opset {OLDEST} on: "
-            "convert it with onnx.version_converter"
+            "export it with a newer one"
         )
     kinds: dict[str, list[str]] = {}
     for domain, op, version, name in missing:

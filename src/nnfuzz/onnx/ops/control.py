@@ -19,7 +19,12 @@ def branch(call: Call, condition: Tensor) -> Any:
 @operator("Loop")
 def loop(call: Call, trips: Tensor | None = None, condition: Tensor | None = None, *state: Any) -> tuple[Any, ...]:
     """Runs the body (turn, condition, state) → (condition, state, parts) for as long as the condition holds, at most
-    ``trips`` times; gives the last state, then all parts of each kind stacked."""
+    ``trips`` times; gives the last state, then all parts of each kind stacked.
+
+    Without a condition what the body says of it is ignored, as the specification has it; ONNX Runtime heeds it.
+    """
+    if condition is None and trips is None:
+        raise call.unsupported("a loop that nothing ends")
     body = call.attrs["body"]
     most = None if trips is None else int(trips)
     goes_on = True if condition is None else bool(condition)
@@ -34,8 +39,6 @@ def loop(call: Call, trips: Tensor | None = None, condition: Tensor | None = Non
         for kept, part in zip(parts, results[count:], strict=True):
             kept.append(part)
         turn += 1
-    if condition is None and most is None:
-        raise call.unsupported("a loop that nothing ends")
     stacked = [_stacked(call, kept, spec) for kept, spec in zip(parts, body.outputs[1 + count :], strict=True)]
     return (*state, *stacked)
 

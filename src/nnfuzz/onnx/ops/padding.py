@@ -15,7 +15,7 @@ from nnfuzz.onnx.ops.shapes import ints
 def pad(
     call: Call, x: Tensor, pads: Tensor | None = None, value: Tensor | None = None, axes: Tensor | None = None
 ) -> Tensor:
-    """Elements added before and after each axis, or taken away where a number is negative.
+    """Elements added before and after each axis, or first taken away where a number is negative.
 
     ``pads`` (an attribute before opset 11) holds all the numbers of the beginnings, then all of the ends.
     """
@@ -31,9 +31,13 @@ def pad(
     if mode == "constant":
         flat = [n for pair in zip(before[::-1], after[::-1], strict=True) for n in pair]
         return F.pad(x, flat, value=fill) if any(flat) else x
-    for axis, size in enumerate(x.shape):
-        if before[axis] or after[axis]:
-            places = torch.arange(-before[axis], size + after[axis], device=x.device)
+    for axis in along:
+        left, right = before[axis], after[axis]
+        first = max(-left, 0)
+        x = x.narrow(axis, first, max(x.shape[axis] - first - max(-right, 0), 0))
+        size = x.shape[axis]
+        if left > 0 or right > 0:
+            places = torch.arange(-max(left, 0), size + max(right, 0), device=x.device)
             x = _picked(x, axis, _folded(places, size, mode))
     return x
 

@@ -50,7 +50,11 @@ def slice_(
     axes: Tensor | None = None,
     steps: Tensor | None = None,
 ) -> Any:
-    """``x[start:end:step]`` along axes, as Python means it; attributes before opset 10."""
+    """``x[start:end:step]`` along axes; attributes before opset 10.
+
+    As Python means it, but for a backward slice that starts before the first element: here it holds that element.
+    ONNX Runtime takes the largest int32 or int64 as the end of a backward slice for "down to the first element".
+    """
     if call.version < 10:
         first, last = call.attrs["starts"], call.attrs["ends"]
         along, by = call.attr("axes", list(range(len(first)))), [1] * len(first)
@@ -60,7 +64,7 @@ def slice_(
         by = ints(steps) if steps is not None else [1] * len(first)
     picks, backward = [slice(None)] * x.ndim, []
     for start, end, axis, step in zip(first, last, along, by, strict=True):
-        run = range(*slice(start, end, step).indices(x.shape[axis]))
+        run = _run(start, end, step, x.shape[axis])
         if step < 0:
             backward.append(axis % x.ndim)
             run = run[::-1]
@@ -69,6 +73,13 @@ def slice_(
     if isinstance(part, np.ndarray):
         return np.flip(part, tuple(backward))
     return moved(lambda t: t.flip(backward), part) if backward else part
+
+
+def _run(start: int, end: int, step: int, size: int) -> range:
+    start, end = (n + size if n < 0 else n for n in (start, end))
+    if step > 0:
+        return range(min(max(start, 0), size), min(max(end, 0), size), step)
+    return range(min(max(start, 0), size - 1), min(max(end, -1), size - 1), step)
 
 
 @operator("Where")
