@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,13 +24,16 @@ from nnfuzz.seeds import SeedGroup, Seeds, as_whole, read_seeds
 from nnfuzz.settings import Settings
 from nnfuzz.space import Batch, InputSpace, rows, size
 from nnfuzz.targets import PairTarget, Target, TorchTarget, Want
+from nnfuzz.targets.copies import Copies, calibration_parts
 from nnfuzz.targets.drive import Named
 from nnfuzz.targets.foreign import ForeignModel
-from nnfuzz.targets.precision import derive
+from nnfuzz.targets.precision import TorchCopies
 from nnfuzz.targets.rowwise import RowwiseTarget
 from nnfuzz.targets.unit import Plan, check_drive, decide
 
 Model = Callable[..., Any]
+COPY = "copy.onnx"
+"""The copy of an ONNX model in a run directory: made with all seeds of the run, of which a finding has but one."""
 
 
 class Job(ABC):
@@ -80,6 +84,9 @@ class Job(ABC):
         return self.given.stacked and any(
             len(listed(dims)) == given[self.given.form.resolve(n, "shapes")].dim() for n, dims in shapes.items()
         )
+
+    def keep(self, folder: Path) -> None:  # noqa: B027  (most jobs have nothing of their own)
+        """Writes what a rerun needs beside the seeds into a new run directory."""
 
     def notes(self) -> list[str]:
         return [*self.given.notes, *self.side.notes]
@@ -177,9 +184,14 @@ class DiffJob(Job):
     def __init__(self, settings: Settings, model: Model, model_b: Model | None, seeds: Any):
         super().__init__(settings, model, seeds)
         if (model_b is None) == (settings.as_ is None):
-            raise UsageError("diff needs a second model or as_ (fp16, bf16, int8), one of the two: give exactly one")
+            raise UsageError(
+                "diff needs a second model or as_ (fp16, bf16, int8; of ONNX models int8-dynamic, int8-static, fp16): "
+                "give exactly one of the two"
+            )
         self.model_b = model_b
         self.pair: PairTarget | None = None
+        self.copies: Copies | None = None
+        """What derives B from A, where ``as_`` asks for that."""
         self._matched: list[str] = []
         self._asked_outputs: dict[str, str] = {}
         self._open = ExitStack()
@@ -200,7 +212,9 @@ class DiffJob(Job):
         names: dict[str, str] | None = None
         if self.model_b is None:
             assert settings.as_ is not None
-            other: Model = derive(self.model, settings.as_, self._calibrate)
+            self.copies = self._copies(settings.as_)
+            saved = settings.context.get("copy")
+            other: Model = self.copies.load(Path(saved)) if saved and self.copies.stored else self.copies.model()
             form, name = self.given.form, f"{self.side.name} as {settings.as_}"
         else:
             other, name = self.model_b, settings.context.get("model_b") or ""
@@ -211,6 +225,17 @@ class DiffJob(Job):
         self._plan_b(self.pair)
         if names is not None:
             self._match_outputs(self.pair)
+
+    def _copies(self, way: str) -> Copies:
+        if not isinstance(self.model, ForeignModel):
+            return TorchCopies(self.model, way, self._calibrate)
+        return self.model.copies(way, calibration_parts([g.batch for g in self.seeds.groups], self.side.unit))
+
+    def keep(self, folder: Path) -> None:
+        if self.copies is not None and self.copies.stored:
+            place = folder / COPY
+            self.copies.save(place)
+            self.settings.context["copy"] = str(place.resolve())
 
     def _matched_inputs(self, model_b: Model) -> tuple[CallForm, dict[str, str] | None]:
         """How B takes the inputs; what the user or a graph says of names is matched by them."""
@@ -259,7 +284,8 @@ class DiffJob(Job):
         return f"disagreements by {name}{' (ties counted)' if self.settings.ties else ''}"
 
     def notes(self) -> list[str]:
-        return [*self._matched, *super().notes(), *(self.pair.b.notes if self.pair else [])]
+        of_copy = self.copies.notes if self.copies is not None else []
+        return [*self._matched, *super().notes(), *of_copy, *(self.pair.b.notes if self.pair else [])]
 
     def guidable(self) -> bool:
         return any(side.sees_inside for side in (self.side, self.pair.b if self.pair else self.side))
@@ -316,6 +342,12 @@ def make_job(settings: Settings, model: Model, model_b: Model | None, seeds: Any
         raise UsageError(f"the job {settings.job!r} is not known: choose one of {', '.join([*kinds, 'diff'])}")
     job.fingerprint = fingerprint(settings.context, {"model": model, "model_b": model_b})
     return job
+
+
+def with_copy(context: Mapping[str, Any], run: Path) -> dict[str, Any]:
+    """The context of a run with the place of the copy that lies in its directory, where there is one."""
+    place = run / COPY
+    return {**context, "copy": str(place.resolve())} if place.is_file() else dict(context)
 
 
 def target_for(model: Model, form: CallForm, settings: Settings, **more: Any) -> TorchTarget:

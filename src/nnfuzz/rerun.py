@@ -17,7 +17,7 @@ from nnfuzz.findings.shrink import Shrinker
 from nnfuzz.fingerprint import changes, said
 from nnfuzz.guard import run_guarded
 from nnfuzz.inputs import build_space
-from nnfuzz.jobs import Job, make_job
+from nnfuzz.jobs import Job, make_job, with_copy
 from nnfuzz.loading.models import given_model
 from nnfuzz.seeds import SeedGroup, Seeds
 from nnfuzz.settings import Settings
@@ -146,7 +146,7 @@ def _settings_of(finding: Finding, place: Path) -> Settings:
         data = from_json(manifest)
         live["constraint"] = object_by_name(data.get("context", {}), "constraint")
         settings = Settings.from_json(data["settings"], **live)
-        settings.context = data.get("context", {})
+        settings.context = with_copy(data.get("context", {}), manifest.parent)
     else:
         ranges = {n: tuple(r) for n, r in run.get("ranges", {}).items()}
         settings = Settings(

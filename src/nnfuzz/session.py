@@ -29,7 +29,7 @@ from nnfuzz.fuzzer import Fuzzer, Limits, Parts
 from nnfuzz.gradient.steps import followable
 from nnfuzz.guard import seed_all
 from nnfuzz.inputs import build_space
-from nnfuzz.jobs import Job, make_job
+from nnfuzz.jobs import Job, make_job, with_copy
 from nnfuzz.keeper import Keeper
 from nnfuzz.mutators import MUTATORS, Bandit, Mutator
 from nnfuzz.report.base import Reporter, RunInfo, SilentReporter
@@ -266,6 +266,7 @@ class Session:
             return NullStore()
         store = RunStore.create(self.out, self.manifest(space, seeds))
         save_seed_groups(store.path, self.job.given.groups)
+        self.job.keep(store.path)
         return store
 
     def manifest(self, space: InputSpace, seeds: Seeds) -> dict[str, Any]:
@@ -369,5 +370,6 @@ def resume_session(
 ) -> Run:
     """Goes on with a run directory; the settings are those it was begun with, but for the limits."""
     seeds = load_seed_groups(store.path, store.manifest)
+    settings.context = with_copy(settings.context, store.path)
     session = Session(settings, model, model_b, seeds, out=path, reporter=reporter, store=store, by_name=by_name)
     return session.run(resume=True)

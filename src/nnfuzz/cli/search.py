@@ -23,6 +23,13 @@ from nnfuzz.cli.options import (
 from nnfuzz.errors import UsageError
 
 JOB = "What counts"
+COPIES = ("fp16", "bf16", "int8", "int8-dynamic", "int8-static")
+
+
+def copy_word(word: str) -> str:
+    """A word for ``--as``; what may follow a colon is looked at once the model is known."""
+    one_of(*COPIES)(word.partition(":")[0] if word.startswith("int8-") else word)
+    return word
 
 
 def nan(
@@ -77,8 +84,10 @@ def diff(
             "--as",
             metavar="fp16|bf16|int8",
             panel=JOB,
-            callback=checked("--as", one_of("fp16", "bf16", "int8")),
-            help="Instead of MODEL_B: a copy of MODEL_A, weights and activations in that precision.",
+            callback=checked("--as", copy_word),
+            help="Instead of MODEL_B: a copy of MODEL_A, weights and activations in that precision. Of an ONNX model: "
+            "int8-dynamic (or int8), int8-static with the seeds as calibration data, fp16, made by onnxruntime's own "
+            "tools; int8-static:uint8,int8 names the element types of activations and weights.",
         ),
     ] = None,
     compare: Annotated[

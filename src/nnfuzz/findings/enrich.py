@@ -68,6 +68,8 @@ class Enricher:
         self._of_other_runtimes(finding, candidate)
         if isinstance(target, PairTarget):
             finding.details["run"] |= _of_b(target, settings.as_)
+            if context.get("copy"):  # a file of its own: whoever reruns the finding needs no calibration
+                finding.details["run"] |= {"as_": None, "model_b": context["copy"]}
         if isinstance(target, PairTarget) and finding.status == "confirmed":
             try:
                 self._referee(target, finding, candidate)
@@ -136,7 +138,7 @@ def _error_of(side: TorchTarget, reference: nn.Module, inputs: Batch) -> dict[st
     mine = main_output(side.call(inputs))
     gap = float((flat(mine[None]).double() - flat(truth[None])).abs().max())
     unit = EXPLAINED * torch.finfo(_dtype_of(side, mine)).eps
-    if isinstance(side.model, nn.Module) and any(isinstance(m, QuantizedLayer) for m in side.model.modules()):
+    if _computes_in_int8(side):
         unit = EXPLAINED_INT8
     allowed = unit * max(float(truth.abs().max()), 1e-30)
     told: dict[str, Any] = {"error": gap, "explained by dtype": allowed, "beyond its dtype": gap > allowed}
@@ -144,6 +146,14 @@ def _error_of(side: TorchTarget, reference: nn.Module, inputs: Batch) -> dict[st
     if truth.dim() >= 1 and truth.shape[axis if truth.dim() > 1 else -1] > 1 and truth.numel() <= 4096:
         told["answer in float64"] = flat(truth[None]).argmax(1).tolist()[0] if truth.shape[0] == 1 else None
     return told
+
+
+def _computes_in_int8(side: TorchTarget) -> bool:
+    """A copy of a module, or an ONNX graph with quantized values in it."""
+    if not isinstance(side.model, nn.Module):
+        return False
+    ops = (getattr(getattr(m, "onnx", None), "op", "") for m in side.model.modules())
+    return any(isinstance(m, QuantizedLayer) for m in side.model.modules()) or any("QuantizeLinear" in op for op in ops)
 
 
 def _dtype_of(side: TorchTarget, output: Tensor) -> torch.dtype:

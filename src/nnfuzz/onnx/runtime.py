@@ -29,6 +29,8 @@ from nnfuzz.targets.foreign import ForeignModel
 
 if TYPE_CHECKING:
     from nnfuzz.onnx.target import OnnxTarget
+    from nnfuzz.space import Batch
+    from nnfuzz.targets.copies import Copies
 
 Source = str | os.PathLike[str] | onnx.ModelProto
 Named = dict[str, Tensor]
@@ -101,6 +103,11 @@ class OnnxModel(ForeignModel):
         from nnfuzz.onnx.target import OnnxTarget
 
         return OnnxTarget(self, form, **options)
+
+    def copies(self, way: str, parts: list[Batch]) -> Copies:
+        from nnfuzz.onnx.copies import Maker, Way
+
+        return Maker(self, Way.of(way), parts)
 
     @property
     def settings(self) -> dict[str, Any]:

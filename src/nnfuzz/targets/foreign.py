@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from nnfuzz.callform import CallForm
+from nnfuzz.errors import Unsupported
 
 if TYPE_CHECKING:
     from nnfuzz.seeds import Seeds
+    from nnfuzz.space import Batch
+    from nnfuzz.targets.copies import Copies
     from nnfuzz.targets.torch import TorchTarget
 
 
@@ -47,3 +50,11 @@ class ForeignModel(ABC):
     @abstractmethod
     def facts(self) -> dict[str, Any]:
         """JSON-able: what a script needs beside its name to run it again."""
+
+    def copies(self, way: str, parts: list[Batch]) -> Copies:
+        """What makes copies of it in the way that ``--as`` names. ``parts``: model inputs that calibrate them.
+
+        Raises:
+            UsageError: no such way. Unsupported: no copies of such models are made.
+        """
+        raise Unsupported(f"--as {way} derives a copy, and none can be made of {self.name}: give both models")

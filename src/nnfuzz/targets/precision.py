@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,14 +16,22 @@ from nnfuzz.errors import Unsupported, UsageError
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32, "fp64": torch.float64}
 
 
-def derive(model: Callable[..., Any], as_: str, calibrate: Callable[[nn.Module], Any]) -> nn.Module:
+def derive(
+    model: Callable[..., Any], as_: str, calibrate: Callable[[nn.Module], Any], keep: Sequence[str] = ()
+) -> nn.Module:
     """The copy of ``model`` in precision ``as_`` ("fp16", "bf16", "fp64", "int8").
 
-    ``calibrate(copy)`` runs the seeds through it, which sets the int8 ranges of activations.
+    ``calibrate(copy)`` runs the seeds through it, which sets the int8 ranges of activations. ``keep``: paths of modules
+    that stay in the precision of the original.
 
     Raises:
         UsageError: unknown precision. Unsupported: not a module (a function's weights cannot be reached safely).
     """
+    if as_.partition(":")[0] in ("int8-static", "int8-dynamic"):
+        raise Unsupported(
+            f"--as {as_} makes copies of ONNX models, but the model is a {type(model).__name__}: give int8, fp16 or "
+            "bf16, or export it to ONNX first"
+        )
     if as_ not in (*DTYPES, "int8"):
         raise UsageError(f"the precision {as_!r} is not known: choose one of {', '.join([*DTYPES, 'int8'])}")
     if not isinstance(model, nn.Module) or isinstance(model, torch.jit.ScriptModule):
@@ -32,8 +41,40 @@ def derive(model: Callable[..., Any], as_: str, calibrate: Callable[[nn.Module],
         )
     twin = copy.deepcopy(model)
     if as_ == "int8":
-        return _int8(twin, calibrate)
-    return Cast(twin.to(DTYPES[as_]), DTYPES[as_]).train(model.training)
+        return _int8(twin, calibrate, keep)
+    twin = twin.to(DTYPES[as_])
+    for path in keep:
+        parent, _, leaf = path.rpartition(".")
+        kept = Kept(copy.deepcopy(model.get_submodule(path)), DTYPES[as_])
+        if path == "":
+            return kept.train(model.training)
+        setattr(twin.get_submodule(parent), leaf, kept)
+    return Cast(twin, DTYPES[as_]).train(model.training)
+
+
+class TorchCopies:
+    """The copies of one module (see ``targets.copies.Copies``)."""
+
+    stored = False
+
+    def __init__(self, model: Callable[..., Any], way: str, calibrate: Callable[[nn.Module], Any]):
+        self.original, self.way, self.calibrate = model, way, calibrate
+        self.notes: list[str] = []
+
+    def layers(self) -> dict[str, str]:
+        assert isinstance(self.original, nn.Module)
+        if self.way == "int8":
+            return {p: type(m).__name__ for p, m in self.original.named_modules() if type(m) in _QUANTIZED}
+        return {p: type(m).__name__ for p, m in self.original.named_modules() if not list(m.children())}
+
+    def model(self, keep: Sequence[str] = ()) -> nn.Module:
+        return derive(self.original, self.way, self.calibrate, keep)
+
+    def save(self, path: Path) -> None:
+        raise NotImplementedError("copies of modules are made again when they are needed")
+
+    def load(self, path: Path) -> nn.Module:
+        raise NotImplementedError("copies of modules are made again when they are needed")
 
 
 class Cast(nn.Module):
@@ -49,6 +90,24 @@ class Cast(nn.Module):
 
     def _cast(self, t: Tensor) -> Tensor:
         return t.to(self.dtype) if t.is_floating_point() else t
+
+
+class Kept(nn.Module):
+    """A layer of the original within a copy of another floating dtype."""
+
+    def __init__(self, inner: nn.Module, dtype: torch.dtype):
+        super().__init__()
+        self.inner, self.dtype = inner, dtype
+        floats = [p.dtype for p in inner.parameters() if p.is_floating_point()]
+        self.own = floats[0] if floats else torch.float32
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        args, kwargs = pytree.tree_map_only(Tensor, lambda t: self._to(t, self.own), (args, kwargs))
+        return pytree.tree_map_only(Tensor, lambda t: self._to(t, self.dtype), self.inner(*args, **kwargs))
+
+    @staticmethod
+    def _to(t: Tensor, dtype: torch.dtype) -> Tensor:
+        return t.to(dtype) if t.is_floating_point() else t
 
 
 class QuantizedLayer(nn.Module):
@@ -87,8 +146,10 @@ class QuantizedLayer(nn.Module):
 _QUANTIZED = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
-def _int8(twin: nn.Module, calibrate: Callable[[nn.Module], Any]) -> nn.Module:
-    layers = [(p, m) for p, m in twin.named_modules() if type(m) in _QUANTIZED]
+def _int8(twin: nn.Module, calibrate: Callable[[nn.Module], Any], keep: Sequence[str]) -> nn.Module:
+    layers = [(p, m) for p, m in twin.named_modules() if type(m) in _QUANTIZED and p not in keep]
+    if not layers and keep:
+        return twin
     if not layers:
         raise Unsupported("--as int8 quantizes Linear and Conv layers, but the model has none: give both models")
     if len(layers) == 1 and layers[0][0] == "":
