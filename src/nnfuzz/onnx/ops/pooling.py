@@ -18,9 +18,9 @@ AVERAGE: dict[int, Callable[..., Tensor]] = {1: F.avg_pool1d, 2: F.avg_pool2d, 3
 
 
 def _native(at: Windows) -> bool:
-    """torch's own pooling has this padding: the same on both sides and at most half a window."""
-    sides = zip(at.begin, at.end, at.extent, strict=True)
-    return len(at.size) in MAX and all(b == e and 0 <= b <= width // 2 for b, e, width in sides)
+    """torch's own pooling has this padding: the same on both sides and at most half a kernel."""
+    sides = zip(at.begin, at.end, at.kernel, strict=True)
+    return len(at.size) in MAX and all(b == e and 0 <= b <= k // 2 for b, e, k in sides)
 
 
 def _up(call: Call) -> bool:
@@ -71,12 +71,15 @@ def average_pool(call: Call, x: Tensor) -> Tensor:
     padding_counts = bool(call.attr("count_include_pad", 0))
     if _native(at) and max(at.dilation) == 1:
         return AVERAGE[len(at.size)](x, at.kernel, at.stride, at.begin, _up(call), padding_counts)
-    kernel_axes = list(range(-len(at.size), 0))
-    total = at.view(at.padded(x, 0.0)).sum(kernel_axes)
+    padded = at.padded(x, 0.0)
+    if len(at.size) in AVERAGE and max(at.dilation) == 1:
+        mean = AVERAGE[len(at.size)](padded, at.kernel, at.stride)
+    else:
+        mean = at.view(padded).mean(list(range(-len(at.size), 0)))
     count = torch.ones((), dtype=torch.int64, device=x.device)
     for i, (b, e) in enumerate(zip(at.begin, at.end, strict=True)):
         count = count[..., None] * at.inside(i, b if padding_counts else 0, e if padding_counts else 0, x.device)
-    return total / count
+    return mean * (math.prod(at.kernel) / count).to(x.dtype)
 
 
 @operator("LpPool")

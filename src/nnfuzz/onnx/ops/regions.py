@@ -5,106 +5,108 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from nnfuzz.onnx.ops.registry import Call, operator
 
-CHUNK = 1 << 24
+CHUNK = 1 << 22
 """Elements that one step may hold; more regions than fit are taken in several."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """Sample points along one axis of some regions, each (R, bins · points): two neighbours and their weights.
+    """Sample points along one axis of some regions.
 
-    ``points`` of them fall into a bin; ``used`` says which a region really has.
+    Attributes:
+        index: the two neighbours of each point, (R, bins, points, 2), int64.
+        weight: theirs, 0 for a point outside the image.
+        count: how many points a bin of each region really has, (R,); the rest are there to fill the array.
     """
 
-    low: Tensor
-    high: Tensor
-    low_weight: Tensor
-    high_weight: Tensor
-    used: Tensor
-    points: int
+    index: Tensor
+    weight: Tensor
     count: Tensor
+
+    def some(self, begin: int, step: int) -> Line:
+        """A few of the regions, with no more points than they need."""
+        count = self.count[begin : begin + step]
+        points = max(1, int(count.max()))
+        return Line(self.index[begin : begin + step, :, :points], self.weight[begin : begin + step, :, :points], count)
 
 
 def _line(start: Tensor, length: Tensor, bins: int, ratio: int, size: int) -> Line:
     """Points of regions from ``start`` on (both (R,), float) over an axis of ``size`` elements."""
-    count = torch.full_like(length, ratio) if ratio > 0 else (length / bins).ceil()
-    points = max(1, int(count.max())) if count.numel() else 1
     width = length / bins
+    count = torch.full_like(length, ratio) if ratio > 0 else width.ceil()
+    points = max(1, int(count.detach().max()))
     point = torch.arange(points, dtype=start.dtype, device=start.device)
-    step = torch.arange(bins, dtype=start.dtype, device=start.device)
+    step = torch.arange(bins, dtype=start.dtype, device=start.device)[:, None]
     within = (point + 0.5) * width[:, None] / count.clamp(min=1)[:, None]
-    at = (start[:, None, None] + step[:, None] * width[:, None, None] + within[:, None]).flatten(1)
-    used = (point < count[:, None])[:, None].expand(-1, bins, -1).flatten(1)
-    outside = (at < -1) | (at > size)
+    at = start[:, None, None] + step * width[:, None, None] + within[:, None]
+    inside = (at >= -1) & (at <= size)
     at = at.clamp(0, size - 1)
     low = at.detach().nan_to_num().long()
-    high = (low + 1).clamp(max=size - 1)
-    part = torch.where(low >= size - 1, 0, at - low)
-    return Line(
-        low, high, torch.where(outside, 0, 1 - part), torch.where(outside, 0, part), used, points, count.clamp(min=0)
-    )
+    part = at - low
+    index = torch.stack([low, (low + 1).clamp(max=size - 1)], -1)
+    return Line(index, torch.stack([1 - part, part], -1) * inside[..., None], count.clamp(min=0).long())
 
 
 @operator("RoiAlign")
 def roi_align(call: Call, x: Tensor, rois: Tensor, batch: Tensor) -> Tensor:
     """x (N, C, H, W), rois (R, 4) as x1, y1, x2, y2, batch (R,) → (R, C, output_height, output_width)."""
+    height, width = call.attr("output_height", 1), call.attr("output_width", 1)
+    if rois.shape[0] == 0:
+        return x.new_zeros(0, x.shape[1], height, width)
     half = call.version >= 16 and call.attr("coordinate_transformation_mode", "half_pixel") == "half_pixel"
     work = x if x.dtype in (torch.float32, torch.float64) else x.to(torch.float32)
     corners = rois.to(work.dtype) * call.attr("spatial_scale", 1.0) - (0.5 if half else 0.0)
     start, length = corners[:, :2], corners[:, 2:] - corners[:, :2]
     if not half:
         length = length.clamp(min=1)
-    bins = call.attr("output_height", 1), call.attr("output_width", 1)
-    ratio = call.attr("sampling_ratio", 0)
-    across = _line(start[:, 0], length[:, 0], bins[1], ratio, x.shape[3])
-    down = _line(start[:, 1], length[:, 1], bins[0], ratio, x.shape[2])
-    pool = _largest if call.attr("mode", "avg") == "max" else _mean
-    each = x.shape[1] * down.low.shape[1] * max(x.shape[3], across.low.shape[1] if pool is _largest else 0)
-    step = max(1, CHUNK // max(1, each))
-    parts = [pool(work, batch[i : i + step], _some(down, i, step), _some(across, i, step), bins)
-             for i in range(0, rois.shape[0], step)]  # fmt: skip
-    return torch.cat(parts).to(x.dtype) if parts else x.new_zeros(0, x.shape[1], *bins)
+    ratio, largest = call.attr("sampling_ratio", 0), call.attr("mode", "avg") == "max"
+    across = _line(start[:, 0], length[:, 0], width, ratio, x.shape[3])
+    down = _line(start[:, 1], length[:, 1], height, ratio, x.shape[2])
+    # A row for each place of each image, so that all channels of a place lie together.
+    table = work.permute(0, 2, 3, 1).reshape(-1, x.shape[1])
+    each = height * width * down.index.shape[2] * across.index.shape[2] * 4 * (x.shape[1] if largest else 1)
+    step = max(1, CHUNK // each)
+    parts = []
+    for i in range(0, rois.shape[0], step):
+        first = batch[i : i + step].long() * x.shape[2]
+        pooled = (_largest if largest else _mean)(table, first, x.shape[3], down.some(i, step), across.some(i, step))
+        parts.append(pooled.reshape(-1, height, width, x.shape[1]))
+    return torch.cat(parts).permute(0, 3, 1, 2).to(x.dtype)
 
 
-def _some(line: Line, begin: int, step: int) -> Line:
-    rows = [t[begin : begin + step] for t in (line.low, line.high, line.low_weight, line.high_weight, line.used)]
-    return Line(rows[0], rows[1], rows[2], rows[3], rows[4], line.points, line.count[begin : begin + step])
+def _points(first: Tensor, width: int, down: Line, across: Line) -> tuple[Tensor, Tensor, Tensor]:
+    """Every neighbour of every point: its row in the table, its weight, whether it is used; (R, bins, neighbours)."""
+    rows = (first[:, None, None, None] + down.index)[:, :, None, :, None, :, None] * width
+    index = rows + across.index[:, None, :, None, :, None, :]
+    weight = down.weight[:, :, None, :, None, :, None] * across.weight[:, None, :, None, :, None, :]
+    used = [torch.arange(line.index.shape[2], device=first.device) < line.count[:, None] for line in (down, across)]
+    both = used[0][:, None, None, :, None, None, None] & used[1][:, None, None, None, :, None, None]
+    return (
+        index.flatten(3).flatten(1, 2),
+        weight.flatten(3).flatten(1, 2),
+        both.expand_as(index).flatten(3).flatten(1, 2),
+    )
 
 
-def _mean(x: Tensor, batch: Tensor, down: Line, across: Line, bins: tuple[int, int]) -> Tensor:
-    """Mean of the interpolated points: rows first, then columns, since the weights are products."""
-    image = batch[:, None]
-    rows = x[image, :, down.low] * (down.low_weight * down.used)[..., None, None]
-    rows = rows + x[image, :, down.high] * (down.high_weight * down.used)[..., None, None]
-    rows = rows.unflatten(1, (bins[0], down.points)).sum(2).transpose(1, 2)  # (R, C, bins, W)
-    shape = (-1, rows.shape[1], bins[0], -1)
-    low, high = (i[:, None, None].expand(shape) for i in (across.low, across.high))
-    first, second = ((w * across.used)[:, None, None] for w in (across.low_weight, across.high_weight))
-    values = rows.gather(3, low) * first + rows.gather(3, high) * second
-    total: Tensor = values.unflatten(3, (bins[1], across.points)).sum(4)
-    return total / (down.count * across.count).clamp(min=1)[:, None, None, None]
+def _mean(table: Tensor, first: Tensor, width: int, down: Line, across: Line) -> Tensor:
+    """Mean of the interpolated points of each bin: (R·bins, C)."""
+    index, weight, used = _points(first, width, down, across)
+    sizes = used.sum(2).flatten()
+    offsets = sizes.cumsum(0) - sizes
+    total = F.embedding_bag(index[used], table, offsets, mode="sum", per_sample_weights=weight[used])
+    return total / (sizes / 4).clamp(min=1)[:, None]
 
 
-def _largest(x: Tensor, batch: Tensor, down: Line, across: Line, bins: tuple[int, int]) -> Tensor:
-    """Largest weighted neighbour of any point, which is what ONNX calls the maximum."""
-    flat, width = x.flatten(2)[batch], x.shape[3]
-    best = None
-    for row, a in ((down.low, down.low_weight), (down.high, down.high_weight)):
-        for column, b in ((across.low, across.low_weight), (across.high, across.high_weight)):
-            index = (row[:, :, None] * width + column[:, None]).flatten(1)
-            values = (
-                flat.gather(2, index[:, None].expand(-1, x.shape[1], -1))
-                * (a[:, :, None] * b[:, None]).flatten(1)[:, None]
-            )
-            best = values if best is None else torch.maximum(best, values)
-    assert best is not None
-    used = (down.used[:, :, None] & across.used[:, None]).flatten(1)[:, None]
-    best = torch.where(used, best, -torch.inf).unflatten(2, (bins[0], down.points, bins[1], across.points))
-    return torch.where((down.count * across.count == 0)[:, None, None, None], 0, best.amax((3, 5)))
+def _largest(table: Tensor, first: Tensor, width: int, down: Line, across: Line) -> Tensor:
+    """Largest weighted neighbour of any point, which is what ONNX calls the maximum: (R·bins, C)."""
+    index, weight, used = (t.flatten(0, 1) for t in _points(first, width, down, across))
+    values = torch.where(used[..., None], table[index] * weight[..., None], -torch.inf)
+    return torch.where(used.any(1)[:, None], values.amax(1), 0)
 
 
 @operator("MaxRoiPool")

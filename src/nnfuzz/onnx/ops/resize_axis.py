@@ -1,14 +1,22 @@
-"""One axis of a Resize: coordinates in the operand, and the elements and weights that each takes."""
+"""One axis of a Resize: coordinates in the operand, and the elements and weights that each takes.
+
+In NumPy, since none of it depends on values: what watches the model's operations sees only those that touch data.
+"""
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
-import torch
+import numpy as np
 from torch import Tensor
 
 from nnfuzz.errors import Unsupported
+
+Array = np.ndarray[Any, Any]
+Numbers = TypeVar("Numbers", Tensor, Array)
 
 
 @dataclass(frozen=True)
@@ -40,86 +48,121 @@ class Filter:
     antialias: bool = False
 
 
-def coordinates(axis: Axis, device: torch.device) -> Tensor:
-    """Where each output element lies in the operand: (length,), float32 as runtimes compute it.
+@dataclass(frozen=True, eq=False)
+class Taps:
+    """What each output element is made of.
+
+    Attributes:
+        index: elements of the operand, (length, taps), int64.
+        weight: theirs, float32, of the same shape; None for nearest, which has one tap.
+        outside: output elements that lie outside the operand, (length,), bool.
+    """
+
+    index: Array
+    weight: Array | None
+    outside: Array
+
+    def keep(self, size: int) -> bool:
+        """The axis, of this size, stays as it is."""
+        return self.weight is None and np.array_equal(self.index[:, 0], np.arange(size))
+
+
+def single(number: float) -> float:
+    """Rounded to float32, in which runtimes compute sizes and scales."""
+    return float(np.float32(number))
+
+
+def coordinates(axis: Axis) -> Array:
+    """Where each output element lies in the operand: (length,), float32.
 
     Raises:
         Unsupported: a transformation that ONNX does not define.
     """
-    out = torch.arange(axis.length, dtype=torch.float32, device=device)
-    scale, steps = axis.scale, axis.length - 1
+    out = np.arange(axis.length, dtype=np.float32)
+    scale, steps = np.float32(axis.scale), axis.length - 1
+    half, one = np.float32(0.5), np.float32(1)
+    if scale == 1 and axis.transformation != "tf_crop_and_resize":
+        return out  # also where the formula would shift it
     match axis.transformation:
         case "half_pixel":
-            return (out + 0.5) / scale - 0.5
+            return (out + half) / scale - half
         case "half_pixel_symmetric":  # both middles coincide although the length was rounded down
-            shift = axis.size / 2 * (1 - axis.length / (scale * axis.size))
-            return shift + (out + 0.5) / scale - 0.5
+            shift = np.float32(axis.size / 2) * (one - np.float32(axis.length) / (scale * np.float32(axis.size)))
+            return shift + (out + half) / scale - half
         case "pytorch_half_pixel":
-            return (out + 0.5) / scale - 0.5 if axis.length > 1 else torch.zeros_like(out)
+            return (out + half) / scale - half if axis.length > 1 else np.zeros_like(out)
         case "align_corners":
-            return out * (axis.size - 1) / steps if steps > 0 else torch.zeros_like(out)
+            return out * np.float32(axis.size - 1) / np.float32(steps) if steps > 0 else np.zeros_like(out)
         case "asymmetric":
             return out / scale
         case "tf_half_pixel_for_nn":
-            return (out + 0.5) / scale
+            return (out + half) / scale
         case "tf_crop_and_resize":
-            begin, end = axis.roi
+            begin, end, last = *(np.float32(r) for r in axis.roi), np.float32(axis.size - 1)
             if steps <= 0:
-                return torch.full_like(out, 0.5 * (begin + end) * (axis.size - 1))
-            return begin * (axis.size - 1) + out * (end - begin) * (axis.size - 1) / steps
+                return np.full_like(out, half * (begin + end) * last)
+            return begin * last + out * (end - begin) * last / np.float32(steps)
     raise Unsupported(f"Resize: the coordinate_transformation_mode {axis.transformation!r} is not one of ONNX")
 
 
-def taps(at: Tensor, axis: Axis, how: Filter) -> tuple[Tensor, Tensor | None]:
-    """Indices (length, taps) into the axis and their weights of the same shape; None for nearest.
+@functools.lru_cache(512)
+def taps(axis: Axis, how: Filter) -> Taps:
+    """Which elements make up each element of a resized axis.
 
     Raises:
         Unsupported: a mode that ONNX does not define.
     """
+    at = coordinates(axis)
+    outside = (at < 0) | (at > axis.size - 1)
     if how.mode == "nearest":
-        return _round(at.double(), how.nearest, axis.scale).long().clamp(0, axis.size - 1)[:, None], None
+        index = _round(at.astype(np.float64), how.nearest, axis.scale).clip(0, axis.size - 1)
+        return Taps(index.astype(np.int64)[:, None], None, outside)
     if how.mode not in ("linear", "cubic"):
         raise Unsupported(f"Resize: the mode {how.mode!r} is not one of ONNX (nearest, linear, cubic)")
     support = 1 if how.mode == "linear" else 2
     # Against aliasing the filter is stretched over as many elements as one output element stands for.
-    shrink = min(axis.scale, 1.0) if how.antialias else 1.0
+    shrink = np.float32(min(axis.scale, 1.0) if how.antialias else 1.0)
     half = math.ceil(support / shrink)
-    first = at.floor()
-    offset = torch.arange(1 - half, half + 1, device=at.device)
-    away = (offset - (at - first)[:, None]) * shrink
+    first = np.floor(at)
+    offset = np.arange(1 - half, half + 1)
+    away = (offset.astype(np.float32) - (at - first)[:, None]) * shrink
     weight = triangle(away) if how.mode == "linear" else cubic(away, how.coefficient)
-    index = first[:, None].long() + offset
+    index = first[:, None].astype(np.int64) + offset
     if how.exclude_outside:
-        weight = torch.where((index >= 0) & (index < axis.size), weight, 0)
+        weight = weight * ((index >= 0) & (index < axis.size))
     if how.exclude_outside or how.antialias:
-        total = weight.sum(1, keepdim=True)
-        weight = weight / torch.where(total == 0, 1, total)
-    return index.clamp(0, axis.size - 1), weight
+        total = weight.sum(1, keepdims=True)
+        weight = weight / np.where(total == 0, np.float32(1), total)
+    index = index.clip(0, axis.size - 1)
+    if np.array_equal(index[:, half - 1], np.arange(axis.length)) and not (weight[:, half - 1] != 1).any():
+        return Taps(index[:, half - 1 : half], None, outside)  # every element as it is
+    return Taps(index, weight, outside)
 
 
-def _round(at: Tensor, how: str, scale: float) -> Tensor:
+def _round(at: Array, how: str, scale: float) -> Array:
     match how:
         case "round_prefer_floor":
-            return (at - 0.5).ceil()
+            return np.ceil(at - 0.5)
         case "round_prefer_ceil":
-            return (at + 0.5).floor()
+            return np.floor(at + 0.5)
         case "floor":
-            return at.floor()
+            return np.floor(at)
         case "ceil":
-            return at.ceil()
+            return np.ceil(at)
         case "opset 10":  # not specified then; the runtime rounds up when it shrinks
-            return at.ceil() if scale < 1 else at.floor()
+            return np.ceil(at) if scale < 1 else np.floor(at)
     raise Unsupported(f"Resize: the nearest_mode {how!r} is not one of ONNX")
 
 
-def triangle(away: Tensor) -> Tensor:
+def triangle(away: Numbers) -> Numbers:
     """Weight of an element at a distance, in linear interpolation."""
-    return (1 - away.abs()).clamp(min=0)
+    return (1 - abs(away)).clip(min=0)
 
 
-def cubic(away: Tensor, a: float = -0.75) -> Tensor:
+def cubic(away: Numbers, a: float = -0.75) -> Numbers:
     """Keys' cubic convolution: 1 at 0, 0 at ±1 and from ±2 on."""
-    d = away.abs()
-    near = ((a + 2) * d - (a + 3)) * d * d + 1
-    far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
-    return torch.where(d <= 1, near, torch.where(d < 2, far, 0))
+    d = abs(away)
+    near: Numbers = ((a + 2) * d - (a + 3)) * d * d + 1
+    far: Numbers = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
+    weight: Numbers = near * (d <= 1) + far * ((d > 1) & (d < 2))
+    return weight

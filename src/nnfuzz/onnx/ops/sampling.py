@@ -35,13 +35,7 @@ def sample(x: Tensor, at: Tensor, mode: str = "linear", padding: str = "zeros", 
     choices = []  # for each axis its taps: (index, weight), each (N, places)
     for axis, d in enumerate(size):
         place = places[..., axis]
-        if mode == "nearest":
-            place = place.round()
-        if padding != "zeros":
-            low, high = (0, d - 1) if corners else (-0.5, d - 0.5)
-            moved = place.clamp(0, d - 1) if padding == "border" else _reflect(place, low, high)
-            place = torch.where((place < low) | (place > high), moved, place)
-        choices.append(_taps(place, d, mode, padding, corners))
+        choices.append(_taps(place.round() if mode == "nearest" else place, d, mode, padding, corners))
     total = None
     for combination in itertools.product(*choices):
         index, weight = torch.zeros((), dtype=torch.int64, device=x.device), torch.ones((), device=x.device)
@@ -93,8 +87,7 @@ def grid_sample(call: Call, x: Tensor, grid: Tensor) -> Tensor:
     work = x if x.dtype in (torch.float32, torch.float64) else x.to(torch.float32)
     grid = grid.to(work.dtype)
     n = x.dim() - 2
-    # torch knows no cubic in 3-D, and near a border its cubic looks at elements that ONNX has moved away from.
-    if (n in (2, 3) and mode != "cubic") or (n == 2 and padding != "border"):
+    if n == 2 or (n == 3 and mode != "cubic"):
         return F.grid_sample(work, grid, TORCH[mode], padding, corners).to(x.dtype)
     size = torch.tensor(x.shape[2:], dtype=grid.dtype, device=grid.device)
     at = grid.flip(-1)

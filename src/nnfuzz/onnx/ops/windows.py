@@ -71,8 +71,8 @@ def ints(call: Call, name: str, default: int, n: int) -> list[int]:
 
 def split(total: int, lower: bool) -> tuple[int, int]:
     """Padding before and after; an odd one goes to the end, or to the beginning for SAME_LOWER."""
-    small = total // 2
-    return (total - small, small) if lower else (small, total - small)
+    begin = int((total + lower) / 2)  # toward zero, also of a negative total
+    return begin, total - begin
 
 
 def windows(call: Call, x: Tensor, kernel: Sequence[int]) -> Windows:
@@ -80,6 +80,9 @@ def windows(call: Call, x: Tensor, kernel: Sequence[int]) -> Windows:
 
     A window that would start in the padding after the operand is left out (ceil_mode), as ONNX has it since opset 22
     and runtimes had it before.
+
+    Raises:
+        Unsupported: not one window fits into the padded operand.
     """
     size = list(x.shape[2:])
     n = len(size)
@@ -91,14 +94,17 @@ def windows(call: Call, x: Tensor, kernel: Sequence[int]) -> Windows:
         e = extent(kernel[i], dilation[i])
         if mode in ("SAME_UPPER", "SAME_LOWER"):
             count.append(-(-size[i] // stride[i]))
-            total = max(0, (count[i] - 1) * stride[i] + e - size[i])
-            begin[i], end[i] = split(total, mode == "SAME_LOWER")
+            total = (count[i] - 1) * stride[i] + e - size[i]
+            # A kernel narrower than its stride leaves elements over, which pools skip on both sides.
+            begin[i], end[i] = split(max(total, 0) if call.op == "Conv" else total, mode == "SAME_LOWER")
         else:
             room = size[i] + begin[i] + end[i] - e
             up = bool(call.attr("ceil_mode", 0)) and mode == "NOTSET"
             count.append((-(-room // stride[i]) if up else room // stride[i]) + 1)
             if up and (count[i] - 1) * stride[i] >= size[i] + begin[i]:
                 count[i] -= 1
+    if min(count, default=1) < 1:
+        raise call.unsupported(f"a kernel of {list(kernel)} with dilations {dilation}, larger than its operand {size},")
     return Windows(size, list(kernel), stride, dilation, begin, end, count)
 
 
