@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from nnfuzz.mutators.base import MUTATORS, Context, Mutator, register
-from nnfuzz.space import Batch, InputSpec
+from nnfuzz.space import Batch, InputSpace, InputSpec
 
 
 @register
@@ -13,8 +15,13 @@ class Havoc(Mutator):
     name = "havoc"
 
     def mutate(self, batch: Batch, specs: list[InputSpec], ctx: Context) -> None:
-        usable = [n for n in MUTATORS if n != self.name and not MUTATORS[n].reshapes]
-        usable = [n for n in usable if MUTATORS[n]().targets(ctx.space)]
+        others = usable(ctx.space)
         for _ in range(int(ctx.rng.integers(2, 5))):
-            name = usable[int(ctx.rng.integers(len(usable)))]
-            batch.update(MUTATORS[name]()(batch, ctx))
+            batch.update(others[int(ctx.rng.integers(len(others)))](batch, ctx))
+
+
+@lru_cache(maxsize=8)
+def usable(space: InputSpace) -> list[Mutator]:
+    """The mutators that can change something in this space and keep shapes, in the order of their names."""
+    made = [MUTATORS[n]() for n in MUTATORS if n != Havoc.name]
+    return [m for m in made if not m.reshapes and m.targets(space)]
