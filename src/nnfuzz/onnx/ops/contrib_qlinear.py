@@ -81,9 +81,13 @@ def qlinear_softmax(
     y_scale: torch.Tensor,
     y_zero: torch.Tensor,
 ) -> torch.Tensor:
-    """Softmax as of the opset that the attribute names."""
+    """Softmax as of the opset that the attribute names.
+
+    ONNX Runtime computes in integers and drops the fraction of ``1 / y_scale``: for a scale of 1/255 a probability of 1
+    becomes 254.
+    """
     y: torch.Tensor = softmax(replace(call, op="Softmax", version=call.attrs["opset"]), plain(x, x_scale, x_zero))
-    return quantized(y, y_scale, y_zero, x)
+    return snap(y * torch.floor(1 / y_scale), grid_of(y_zero), y_zero)
 
 
 def _pooled(
