@@ -63,6 +63,18 @@ class CallForm:
             f"{what} names the input {key!r}, but the inputs are {', '.join(self.names)}: use one of these"
         )
 
+    def renamed(self, names: Mapping[str, str]) -> CallForm:
+        """The same call with other names for its inputs."""
+
+        def again(part: Any) -> Any:
+            if isinstance(part, Leaf):
+                return Leaf(names.get(part.name, part.name))
+            if isinstance(part, dict):
+                return {k: again(v) for k, v in part.items()}
+            return type(part)(again(v) for v in part) if isinstance(part, list | tuple) else part
+
+        return CallForm(tuple(map(again, self.positional)), {k: again(v) for k, v in self.keyword.items()}, {})
+
     def source(self, variable: str = "inputs") -> str:
         """The arguments as Python text: ``inputs["x"], mask=inputs["mask"]``."""
         parts = [_text(a, variable) for a in self.positional]
@@ -110,6 +122,9 @@ class CallForm:
 
 def parameters(model: Callable[..., Any]) -> tuple[list[str], bool, bool]:
     """``(names that can be given, accepts **kwargs, accepts *args)`` of a module or function."""
+    declared = getattr(model, "declared_inputs", None)
+    if isinstance(declared, tuple):  # a graph file names its inputs, and not all of the names are Python's
+        return list(declared), False, False
     scripted: Any = getattr(model, "forward", None) if isinstance(model, torch.jit.ScriptModule) else model
     if isinstance(model, torch.jit.ScriptModule | torch.jit.ScriptFunction):
         return [a.name for a in scripted.schema.arguments if a.name != "self"], False, False

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import nnfuzz
+from nnfuzz.callform import CallForm
 from nnfuzz.errors import Unsupported
 from nnfuzz.onnx.graph import read_graph
 from nnfuzz.onnx.program import OnnxProgram, unsupported
@@ -110,6 +111,16 @@ def test_inputs_by_order_and_by_name() -> None:
     a, b = torch.tensor([3.0, 4.0]), torch.tensor([1.0, 1.0])
     for made in (program(a, b), program(b=b, a=a), program(a, b=b)):
         assert made["y"].tolist() == [2, 3]
+
+
+def test_inputs_in_a_dict_of_another_order_go_to_their_names() -> None:
+    program = OnnxProgram(
+        model([node("Sub", "in.a /b", "y")], [value("in.a", "N", 2), value("/b", "N", 2)], [value("y", "N", 2)])
+    )
+    form = CallForm.of(program, {"/b": torch.ones(1, 2), "in.a": torch.zeros(1, 2)})
+    made = form.call(program, {"/b": torch.ones(1, 2), "in.a": torch.zeros(1, 2)})
+    assert made["y"].tolist() == [[-1, -1]]
+    assert CallForm.of(program, (torch.ones(1, 2), torch.ones(1, 2))).names == ("in.a", "/b")
 
 
 @pytest.mark.parametrize(
@@ -323,6 +334,11 @@ def test_random_numbers_follow_the_seed_of_the_node() -> None:
     seeded, free = drawn(seed=3.0), drawn()
     assert torch.equal(seeded(), seeded())
     assert not torch.equal(free(), free())
+
+
+def test_nodes_that_draw_without_a_seed_are_known() -> None:
+    nodes = [node("RandomUniformLike", "x", "u", "free"), node("Bernoulli", "u", "y", "kept", seed=1.0)]
+    assert OnnxProgram(model(nodes, [value("x", 5)], [value("y", 5)])).draws == ["free"]
 
 
 # ------------------------------------------------------------------------------------------------ unsupported

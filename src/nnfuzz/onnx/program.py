@@ -14,8 +14,9 @@ from nnfuzz.onnx.attributes import Value
 from nnfuzz.onnx.dtypes import WORKING
 from nnfuzz.onnx.files import OLDEST
 from nnfuzz.onnx.graph import Graph, Node, Spec, read_graph
-from nnfuzz.onnx.node import UNCONVERTED, Body
+from nnfuzz.onnx.node import UNCONVERTED, Body, OnnxNode
 from nnfuzz.onnx.ops import find_operator
+from nnfuzz.onnx.ops.making import is_random
 
 NEWEST = 28
 """Operators are built for the opsets of ONNX's own domain from ``OLDEST`` to this; those that mean the same in an older
@@ -74,6 +75,17 @@ class OnnxProgram(Body):
         self.graph = graph
         self._marker = torch.empty(0, dtype=UNCONVERTED)
         self.eval()
+
+    @property
+    def declared_inputs(self) -> tuple[str, ...]:
+        """Names of the inputs in the graph's order."""
+        return tuple(s.name for s in self.inputs)
+
+    @property
+    def draws(self) -> list[str]:
+        """Nodes that draw random numbers without a seed of their own: the program gives other results every time,
+        unless torch's generator is seeded before each."""
+        return [path for path, m in self.named_modules() if isinstance(m, OnnxNode) and is_random(m.onnx)]
 
     @property
     def floating(self) -> torch.dtype | None:

@@ -38,7 +38,7 @@ def leaky_relu(call: Call, x: Tensor) -> Tensor:
 @operator("PRelu")
 def prelu(call: Call, x: Tensor, slope: Tensor) -> Tensor:
     """x, or slope x below 0; the slope broadcasts to x."""
-    return torch.where(x < 0, slope * x, x)
+    return torch.relu(x) + slope * torch.clamp(x, max=0)
 
 
 @operator("Elu")

@@ -52,6 +52,11 @@ def arange(call: Call, start: Tensor, limit: Tensor, delta: Tensor) -> Tensor:
 RANDOM = ("RandomUniform", "RandomUniformLike", "RandomNormal", "RandomNormalLike", "Bernoulli", "Multinomial")
 
 
+def is_random(call: Call) -> bool:
+    """Whether a node gives other numbers every time."""
+    return call.op in RANDOM and call.attr("seed") is None
+
+
 def generator(call: Call, device: torch.device | None = None) -> torch.Generator | None:
     """A generator for the node's seed (a float, whose bits are taken); None where it has no seed."""
     seed = call.attr("seed")
@@ -93,11 +98,11 @@ def multinomial(call: Call, logits: Tensor) -> Tensor:
 
 
 @operator("Dropout")
-def dropout(
-    call: Call, x: Tensor, ratio: Tensor | None = None, training: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
+def dropout(call: Call, x: Tensor, ratio: Tensor | None = None, training: Tensor | None = None) -> Any:
     """The input and a mask of ones; with the input ``training_mode`` true what is kept, scaled, and where it is."""
     if training is None or not bool(training):
+        if len(call.outputs) == 1:
+            return x
         return x, torch.ones_like(x, dtype=torch.bool)
     rate = 0.5 if ratio is None else float(ratio)
     drawn = torch.rand(x.shape, generator=generator(call, x.device), device=x.device)
