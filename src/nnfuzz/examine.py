@@ -86,6 +86,11 @@ class Examiner:
     keys: dict[tuple[str, int], KeyState] = field(default_factory=dict)
     findings: dict[str, Finding] = field(default_factory=dict)
 
+    @property
+    def has_found(self) -> bool:
+        """Whether something failed also by itself; what fails only within its batch does not end a search."""
+        return any(f.status != "batch-only" for f in self.findings.values())
+
     def which(self, objective: Objective, key: int, distances: Sequence[float]) -> int | None:
         """Counts the hits of one batch and says which of them should be examined, if any: the nearest, or, in every
         second look, any: one key may hide several causes, and the nearest is always the same."""

@@ -112,7 +112,7 @@ class Fuzzer:
             self._climb(rng)
         mutators = self.parts.breeder.balanced([n for n in names if n != gradient.NAME], count, rng)
         count = self._within(limits, count)
-        if mutators and count and not self.late() and not (limits.stop_on_first and self.examiner.findings):
+        if mutators and count and not self.late() and not (limits.stop_on_first and self.examiner.has_found):
             for brood in self.parts.breeder.broods(count, mutators, rng):
                 self.run_brood(brood, objective, rng)
                 if self.late():
@@ -229,7 +229,7 @@ class Fuzzer:
         self.stats.seconds = self.elapsed()
         if self.stop_asked:
             return "interrupted"
-        if limits.stop_on_first and self.examiner.findings:
+        if limits.stop_on_first and self.examiner.has_found:
             return "first-finding"
         if limits.max_inputs is not None and self.stats.inputs >= limits.max_inputs:
             return "max-inputs"

@@ -134,6 +134,17 @@ def test_a_failure_of_the_batch_is_batch_only() -> None:
     assert "only together" in " ".join(run.findings[0].notes)
 
 
+def test_what_fails_only_in_its_batch_does_not_end_a_search_for_the_first() -> None:
+    def model(x: Tensor) -> dict[str, Tensor]:
+        together = (x.amax(-1) > 1.2) & (len(x) > 1)
+        alone = x.amin(-1) > 1.2
+        return {"a": torch.where(together, torch.nan, x.sum(-1)), "b": torch.where(alone, torch.nan, x.sum(-1))}
+
+    run = find(model, torch.rand(6, 3), stop_on_first=True, max_inputs=20_000)
+    assert [f.status for f in run.findings] == ["batch-only", "confirmed"]
+    assert run.stats.stopped == "first-finding"
+
+
 class ThreeBugs(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         a = torch.sqrt(1.9 - x[..., 0])
