@@ -57,7 +57,7 @@ def find_nans(
         eps: radius of the L∞ ball round the seed, in the input's own unit; by name if a dict.
         unit: "sample", "batch" or "auto": what a candidate is (see docs/DESIGN.md).
         max_inputs, max_seconds: limits; None for none.
-        stop_on_first: end at the first finding.
+        stop_on_first: end at the first finding that fails also by itself (not only within its batch).
         seed: of all randomness; the same seed gives the same findings on the same machine.
         device: where to run; the model's own device by default.
         out: a run directory to write; None keeps everything in memory.
@@ -103,8 +103,9 @@ def diff(
         model_a, model_b: as in ``find_nans``. Without ``model_b``, ``as_`` derives a copy of ``model_a``:
             "fp16", "bf16" or "int8" (weights and activations).
         match: names of A's inputs and outputs → B's, where neither name nor order tells which belong together.
-        compare: "argmax" (or "argmax:AXIS"), "topk:5", "threshold:0.5", "allclose:ATOL,RTOL", "cosine:0.99", or a
-            function of both outputs that returns a bool mask of disagreements, or ``(mask, score)``.
+        compare: "argmax" (or "argmax:AXIS"), "topk:5", "threshold:0.5", "allclose:ATOL,RTOL", "cosine:0.99",
+            "ctc:BLANK" (see ``objectives.compare_ctc``), "detection:SCORE,IOU" (``objectives.compare_detection``), or
+            a function of both outputs that returns a bool mask of disagreements, or ``(mask, score)``.
         ties: count disagreements where both top-2 margins are below 1e-6 of the top value.
         others: as in ``find_nans``.
     """

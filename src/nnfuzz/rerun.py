@@ -19,6 +19,7 @@ from nnfuzz.guard import run_guarded
 from nnfuzz.inputs import build_space
 from nnfuzz.jobs import Job, make_job, with_copy
 from nnfuzz.loading.models import given_model
+from nnfuzz.objectives.compare import COMPARISONS
 from nnfuzz.seeds import SeedGroup, Seeds
 from nnfuzz.settings import Settings
 from nnfuzz.space import Batch, size
@@ -200,12 +201,9 @@ def model_by_name(context: dict[str, Any], which: str, place: str | Path) -> Cal
 def object_by_name(context: dict[str, Any], which: str) -> Any:
     """A function named on the command line (``pkg.mod:fn``), None when there is none."""
     spec = context.get(which)
-    if not isinstance(spec, str) or ":" not in spec or spec.split(":")[0] in _COMPARISONS:
+    if not isinstance(spec, str) or ":" not in spec or spec.split(":")[0] in COMPARISONS:
         return None
     from nnfuzz.loading import load_object, started_in
 
     with started_in(context.get("cwd")):
         return load_object(spec)
-
-
-_COMPARISONS = ("argmax", "topk", "threshold", "allclose", "cosine")

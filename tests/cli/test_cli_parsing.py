@@ -323,7 +323,8 @@ BAD = {
     "fp16|bf16|int8",
     "diff cli_zoo.py:one cli_zoo.py:f --as fp16 --seeds a.npy": "diff compares MODEL_A with one other: give either "
     "MODEL_B or --as fp16|bf16|int8",
-    "diff cli_zoo.py:one --as fp8 --seeds a.npy": "--as: 'fp8' is not known: choose one of fp16, bf16, int8",
+    "diff cli_zoo.py:one --as fp8 --seeds a.npy": "--as: 'fp8' is not known: choose one of fp16, bf16, int8, "
+    "int8-dynamic, int8-static",
     "fuzz cli_zoo.py:one --seeds cli_zoo.py:rows --objective cli_zoo.py:rows": "cli_zoo.py:rows is a Tensor, but the "
     "objective is a function",
     "rows cli_zoo.py:one --seeds cli_zoo.py:rows --tolerance 1,2,3": "--tolerance: '1,2,3' is not a tolerance: write "

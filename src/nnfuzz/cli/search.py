@@ -96,7 +96,8 @@ def diff(
             "--compare",
             metavar="HOW",
             panel=JOB,
-            help="argmax, topk:5, threshold:0.5, allclose:ATOL,RTOL, cosine:0.99, or your own file.py:fn.",
+            help="argmax, topk:5, threshold:0.5, allclose:ATOL,RTOL, cosine:0.99, ctc:BLANK (texts read from frames), "
+            "detection:SCORE,IOU (boxes), or your own file.py:fn.",
             default="argmax",
         ),
     ] = None,

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from nnfuzz.errors import UsageError
 from nnfuzz.objectives.base import flat, floating
+from nnfuzz.registry import Registry
 
 Named = dict[str, Tensor]
 TIE = 1e-6
@@ -34,32 +35,30 @@ class Compared:
 Comparison = Callable[[Named, Named], Compared]
 
 
+COMPARISONS: Registry[Callable[[str], Comparison]] = Registry("comparison")
+"""Makers by the word before the colon; each is given what follows it, "" for nothing."""
+EXAMPLES = (
+    "argmax", "topk:5", "threshold:0.5", "allclose:1e-3,1e-2 (absolute, relative)", "cosine:0.99", "ctc:0 (the blank)",
+    "detection:0.5,0.5 (score, IoU)",
+)  # fmt: skip
+MARGINS = ("argmax", "topk", "threshold", "ctc", "detection")
+"""Comparisons whose score is minus a distance to a decision: at 0 the decision turns."""
+
+
 def comparison(spec: str | Callable[..., Any], unit: str = "sample") -> Comparison:
-    """From ``argmax``, ``argmax:AXIS``, ``topk:K``, ``threshold:T``, ``allclose:ATOL,RTOL``, ``cosine:C``, or a
-    function of both models' outputs that returns a bool mask or ``(mask, score)``."""
+    """From a word in ``COMPARISONS`` and what follows its colon, or a function of both models' outputs that returns a
+    bool mask or ``(mask, score)``."""
     if callable(spec):
         return _custom(spec)
     name, _, rest = spec.partition(":")
+    if name not in COMPARISONS:
+        raise UsageError(f"the comparison {spec!r} is not known: choose {', '.join(EXAMPLES)}, or pkg.mod:function")
     try:
-        if name == "argmax":
-            return _argmax(int(rest) if rest else None)
-        if name == "topk":
-            return _topk(int(rest or 5))
-        if name == "threshold":
-            return _threshold(float(rest or 0.5))
-        if name == "allclose":
-            numbers = [float(v) for v in rest.split(",")] if rest else [1e-5, 1e-3]
-            return _allclose(numbers[0], numbers[1] if len(numbers) > 1 else 0.0)
-        if name == "cosine":
-            return _cosine(float(rest or 0.99))
+        return COMPARISONS[name](rest.strip())
     except UsageError:
         raise
     except ValueError:
         raise UsageError(f"the comparison {spec!r} has a parameter that is not a number: write, say, topk:5") from None
-    raise UsageError(
-        f"the comparison {spec!r} is not known: choose argmax, topk:5, threshold:0.5, allclose:1e-3,1e-2 (absolute, "
-        "relative), cosine:0.99, or pkg.mod:function"
-    )
 
 
 def main_output(outputs: Named) -> Tensor:
@@ -72,7 +71,7 @@ def main_output(outputs: Named) -> Tensor:
 
 def top2(outputs: Named, axis: int | None) -> tuple[Tensor, Tensor]:
     """``(label, margin)``, each ``(batch, positions)``; the margin is relative to the larger of the top two."""
-    scores = _ordered(main_output(outputs), "argmax")
+    scores = ordered(main_output(outputs), "argmax")
     if axis is None:
         axis = 1 if scores.dim() in (2, 4, 5) else -1
     if scores.dim() < 2 or not -scores.dim() <= axis < scores.dim() or scores.shape[axis] < 2:
@@ -86,13 +85,16 @@ def top2(outputs: Named, axis: int | None) -> tuple[Tensor, Tensor]:
     return flat(labels.select(axis, 0)), flat(margin)
 
 
-def _ordered(scores: Tensor, name: str) -> Tensor:
+def ordered(scores: Tensor, name: str) -> Tensor:
     if scores.is_complex():
         raise UsageError(f"{name} asks which number is largest, but the output is complex: use --compare allclose")
     return scores
 
 
-def _argmax(axis: int | None) -> Comparison:
+@COMPARISONS.register("argmax")
+def _argmax(rest: str) -> Comparison:
+    axis = int(rest) if rest else None
+
     def compare(a: Named, b: Named) -> Compared:
         (label_a, margin_a), (label_b, margin_b) = top2(a, axis), top2(b, axis)
         other = label_a != label_b
@@ -120,14 +122,16 @@ def _argmax(axis: int | None) -> Comparison:
     return compare
 
 
-def _topk(k: int) -> Comparison:
+@COMPARISONS.register("topk")
+def _topk(rest: str) -> Comparison:
+    k = int(rest or 5)
     if k < 1:
         raise UsageError(f"topk:{k} looks at no class: give topk:1 or more")
 
     def compare(a: Named, b: Named) -> Compared:
         sets, margins = [], []
         for side in (a, b):
-            scores = _ordered(main_output(side), "topk").float()
+            scores = ordered(main_output(side), "topk").float()
             classes = scores.shape[-1] if scores.dim() > 1 else 1
             if classes <= k:
                 raise UsageError(f"topk:{k} needs more than {k} classes, but the output has {classes}")
@@ -146,7 +150,10 @@ def _topk(k: int) -> Comparison:
     return compare
 
 
-def _threshold(level: float) -> Comparison:
+@COMPARISONS.register("threshold")
+def _threshold(rest: str) -> Comparison:
+    level = float(rest or 0.5)
+
     def compare(a: Named, b: Named) -> Compared:
         x, y = flat(main_output(a)).float(), flat(main_output(b)).float()
         near = torch.minimum((x - level).abs(), (y - level).abs())
@@ -167,7 +174,11 @@ def _threshold(level: float) -> Comparison:
     return compare
 
 
-def _allclose(atol: float, rtol: float) -> Comparison:
+@COMPARISONS.register("allclose")
+def _allclose(rest: str) -> Comparison:
+    numbers = [float(v) for v in rest.split(",")] if rest else [1e-5, 1e-3]
+    atol, rtol = numbers[0], numbers[1] if len(numbers) > 1 else 0.0
+
     def compare(a: Named, b: Named) -> Compared:
         worst = None
         for (_, x), (_, y) in zip(floating(a).items(), floating(b).items(), strict=False):
@@ -184,7 +195,10 @@ def _allclose(atol: float, rtol: float) -> Comparison:
     return compare
 
 
-def _cosine(least: float) -> Comparison:
+@COMPARISONS.register("cosine")
+def _cosine(rest: str) -> Comparison:
+    least = float(rest or 0.99)
+
     def compare(a: Named, b: Named) -> Compared:
         x, y = flat(main_output(a)).double(), flat(main_output(b)).double()
         similarity = torch.nn.functional.cosine_similarity(x, y, dim=1)

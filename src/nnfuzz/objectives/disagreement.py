@@ -10,7 +10,7 @@ from torch import Tensor
 
 from nnfuzz.errors import UsageError
 from nnfuzz.objectives.base import OBJECTIVES, Cause, Objective, Verdict, flat, floating, told_outputs
-from nnfuzz.objectives.compare import Compared, comparison
+from nnfuzz.objectives.compare import MARGINS, Compared, comparison
 from nnfuzz.objectives.nonfinite import symptom_of
 from nnfuzz.space import Batch
 from nnfuzz.targets.base import Trace
@@ -34,7 +34,7 @@ class Disagreement(Objective):
         self.compare, self.ties = compare, ties
         self._compare = comparison(compare)
         self._by_design: tuple[dict[str, Tensor], dict[str, Tensor]] = ({}, {})
-        self.has_margin = self.compare_name.partition(":")[0] in ("argmax", "topk", "threshold")
+        self.has_margin = self.compare_name.partition(":")[0] in MARGINS
 
     def learn(self, trace: Trace, batch: Batch) -> None:
         """Infinities that both sides give in the same place for every seed are there by design (a mask of −inf)."""
