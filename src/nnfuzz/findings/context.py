@@ -11,10 +11,12 @@ from typing import Any
 from nnfuzz.errors import StoreError
 from nnfuzz.findings.finding import Finding
 
-FILE_ENDINGS = (".pt2", ".pt", ".pth", ".ts", ".jit")
+FILE_ENDINGS = (".pt2", ".pt", ".pth", ".ts", ".jit", ".onnx")
 
 
-_TYPES: dict[str, Any] = dict.fromkeys(("int8", "ranges", "image_shapes", "call_b"), Mapping)
+_TYPES: dict[str, Any] = dict.fromkeys(
+    ("int8", "ranges", "image_shapes", "call_b", "onnx", "outputs", "names_b"), Mapping
+)
 _TYPES |= dict.fromkeys(("flush_denormal", "train", "trust"), bool)
 
 
@@ -37,6 +39,8 @@ class RunContext:
         cwd: where the run was started: specs are relative to it, and its modules are importable from there.
         call_b: ``CallForm.to_json()`` of model B, where its inputs have other names.
         image_shapes: input name → shape, for inputs that are flat but hold an image.
+        onnx: "model" and "model_b" → how ONNX Runtime ran it, for those that are ONNX models.
+        outputs: A's output names → B's, of those that were compared; names_b: likewise of inputs.
     """
 
     model: str | None = None
@@ -54,6 +58,9 @@ class RunContext:
     cwd: str = ""
     call_b: Mapping[str, Any] | None = None
     image_shapes: Mapping[str, list[int]] = field(default_factory=dict)
+    onnx: Mapping[str, Any] = field(default_factory=dict)
+    outputs: Mapping[str, str] | None = None
+    names_b: Mapping[str, str] | None = None
 
     @staticmethod
     def of(finding: Finding, **override: Any) -> RunContext:

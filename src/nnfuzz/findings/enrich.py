@@ -85,7 +85,7 @@ class Enricher:
             return
         finding.details["run"]["onnx"] = foreign
         if isinstance(target, PairTarget):
-            finding.details["run"]["outputs"] = target.outputs
+            finding.details["run"] |= {"outputs": target.outputs, "names_b": target.names}
         if finding.site is not None:
             finding.details |= side.part_facts(finding.site.module)
         elif finding.symptom in ("nan", "+inf", "-inf") and finding.phase == "forward":
@@ -114,8 +114,8 @@ class Enricher:
 def _of_b(target: PairTarget, as_: str | None) -> dict[str, Any]:
     """What a script needs to make or call B by itself: its own input names, the ranges of its int8 activations."""
     told: dict[str, Any] = {}
-    if target.b.form != target.a.form:
-        told["call_b"] = target.b.form.to_json()
+    if target.b.form != target.a.form:  # the inputs are saved under A's names
+        told["call_b"] = target.b.form.renamed({b: a for a, b in target.names.items()}).to_json()
     if as_ == "int8" and isinstance(target.b.model, nn.Module):
         layers = {p: m for p, m in target.b.model.named_modules() if isinstance(m, QuantizedLayer)}
         told["int8"] = {p: [float(m.low), float(m.high)] for p, m in layers.items()}

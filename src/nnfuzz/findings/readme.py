@@ -15,6 +15,7 @@ from torch import Tensor
 from nnfuzz.findings.context import RunContext
 from nnfuzz.findings.finding import Finding
 from nnfuzz.findings.pictures import Picture
+from nnfuzz.findings.repro_onnx import in_numpy
 
 _SAYS = {
     "nan": "the model gives a number that is not a number (NaN)",
@@ -47,7 +48,7 @@ def readme(finding: Finding, run: RunContext, directory: Path, pictures: Sequenc
         _outputs(finding),
         _facts(finding),
         _lineage(finding),
-        _commands(directory),
+        _commands(directory, _needs(finding, run)),
         "\n".join(f"- {_plain(note)}" for note in finding.notes),
         "The input was found by fuzzing (mutating real inputs within the ranges of the run), so it need not look like "
         "anything that occurs in practice. It is a legal input on which the model fails; how much that matters is for "
@@ -155,12 +156,18 @@ def _lineage(finding: Finding) -> str:
     return f"## How it came about\n\nseed {finding.seed_index} → {' → '.join(_plain(s) for s in shown)}"
 
 
-def _commands(directory: Path) -> str:
+def _needs(finding: Finding, run: RunContext) -> str:
+    if in_numpy(finding, run):
+        return "onnxruntime, numpy and safetensors"
+    return "torch, onnxruntime and safetensors" if run.onnx else "torch and safetensors"
+
+
+def _commands(directory: Path, needs: str) -> str:
     place = shlex.quote(os.path.relpath(directory) if directory.is_relative_to(Path.cwd()) else str(directory))
     return (
         f"## Again\n\n    nnfuzz repro {place}\n    nnfuzz shrink {place}\n    python {place}/repro.py\n"
         f"    pytest {place}/test_finding.py\n\n"
-        "`repro.py` needs torch and safetensors alone; it exits with 1 while the failure is there, with 0 when it is "
+        f"`repro.py` needs {needs} alone; it exits with 1 while the failure is there, with 0 when it is "
         "gone. `test_finding.py` fails until then."
     )
 

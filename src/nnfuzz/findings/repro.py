@@ -15,9 +15,11 @@ from typing import Any
 
 from nnfuzz.callform import CallForm, Leaf
 from nnfuzz.errors import StoreError
+from nnfuzz.findings import repro_compare as compares
 from nnfuzz.findings import repro_parts as parts
 from nnfuzz.findings.context import RunContext
 from nnfuzz.findings.finding import Finding
+from nnfuzz.findings.repro_onnx import about_graph, in_numpy, onnx_script
 
 _HEAD = '''"""Reruns a finding with torch and safetensors alone.
 
@@ -36,8 +38,8 @@ HERE = Path(__file__).resolve().parent
 '''
 _ERROR = inspect.getsource(parts.CannotRun) + "\n\n"
 _IMPORTS = (
-    "contextlib", "copy", "dataclasses", "importlib", "importlib.util", "inspect", "json", "os", "random", "sys",
-    "traceback",
+    "contextlib", "copy", "dataclasses", "hashlib", "importlib", "importlib.util", "inspect", "json", "os", "random",
+    "sys", "traceback",
 )  # fmt: skip
 _LATER_IMPORTS = """from collections.abc import Callable
 from pathlib import Path
@@ -51,7 +53,11 @@ _ALWAYS: tuple[Callable[..., Any], ...] = (
     parts.run, parts.runs, parts.named, parts.spread, parts.show, parts.told,
 )  # fmt: skip
 _NONFINITE = (parts.shows_symptom, parts.symptomatic)
-_PAIR = (parts.disagree, parts.main_output, parts.as_given, parts.said)
+_PAIR = (
+    parts.disagree, compares.ctc_text, compares.lone_boxes, compares.detections, compares.shared_area,
+    parts.main_output,
+    parts.as_given, parts.said,
+)  # fmt: skip
 _NEEDS: dict[Callable[..., Any], tuple[Callable[..., Any], ...]] = {
     parts.fails_forward: _NONFINITE,
     parts.fails_inside: (*_NONFINITE, parts.Inside),
@@ -74,9 +80,12 @@ _COPIES: dict[str, tuple[Callable[..., Any], ...]] = {
 
 def repro_script(finding: Finding, run: RunContext) -> str:
     """The text of repro.py."""
+    if in_numpy(finding, run):
+        return onnx_script(finding, run)
     check = check_for(finding, run)
     pair = _is_pair(finding, run)
-    needs = _NEEDS[check] + (_COPIES.get(run.as_ or "", ()) if check is not parts.fails_rows else ())
+    graphs = (parts.load_onnx, parts.digest) if run.onnx else ()
+    needs = _NEEDS[check] + graphs + (_COPIES.get(run.as_ or "", ()) if check is not parts.fails_rows else ())
     call = _call("call", finding.call or _in_order(finding))
     if run.call_b:
         call += _call("call_b", CallForm.from_json(run.call_b))
@@ -151,6 +160,9 @@ def _facts(finding: Finding, run: RunContext) -> str:
         compare = run.compare or str(finding.details.get("compare") or "argmax")
         spec = run.absolute(compare) if ":" in compare else compare
         lines += [f"MODEL_B = {run.absolute(run.model_b)!r}", f"COMPARE = {spec!r}", f"UNIT = {run.unit!r}"]
+        lines.append(f"OUTPUTS = { {str(k): str(v) for k, v in (run.outputs or {}).items()}!r}")
+    if run.onnx:
+        lines.append(f"ONNX = {_graphs(run)!r}")
     if run.as_ in _DTYPES:
         lines.append(f"PRECISION = torch.{_DTYPES[run.as_]}")
     if run.as_ == "int8":
@@ -162,6 +174,13 @@ def _facts(finding: Finding, run: RunContext) -> str:
     if finding.symptom == "rows":
         lines.append(f"ATOL, RTOL = {_number(finding, 'atol', 1e-5)}, {_number(finding, 'rtol', 1e-4)}")
     return "\n".join(lines) + "\n"
+
+
+def _graphs(run: RunContext) -> dict[str, dict[str, Any]]:
+    """How each model that is a graph is run, by its file ("" for one that has none)."""
+    specs = {"model": run.model, "model_b": run.model_b}
+    about = {which: about_graph(told, run.absolute(specs.get(which))) for which, told in run.onnx.items()}
+    return {a["path"] or "": a for a in about.values()}
 
 
 def _number(finding: Finding, name: str, otherwise: float) -> float:
@@ -183,11 +202,11 @@ def _number_pairs(ranges: Mapping[str, Any]) -> dict[str, list[float]]:
 
 def _still_fails(check: Callable[..., Any], run: RunContext, pair: bool) -> str:
     sides = [("first", "model", run.model)] + ([("second", "model_b", run.model_b)] if pair else [])
-    loaded = [
-        f"{side} = "
-        + (f"load_model({name} or {name.upper()})" if spec else f"load_model({name}) if {name} else own_{name}()")
-        for side, name, spec in sides
-    ]
+    loaded = []
+    for side, name, spec in sides:
+        load = "load_onnx" if name in run.onnx else "load_model"
+        otherwise = f"{load}({name}) if {name} else own_{name}()"
+        loaded.append(f"{side} = {f'{load}({name} or {name.upper()})' if spec else otherwise}")
     ask = f"{check.__name__}({', '.join(side for side, _, _ in sides)})"
     if check is parts.fails_raising and pair:
         ask = "fails_raising(first) or fails_raising(second, call_b)"
@@ -213,6 +232,9 @@ def _obstacle(check: Callable[..., Any], run: RunContext) -> str:
     """What the script lacks, beside a model, to be run as it stands."""
     if run.as_ == "int8" and not run.int8:
         why = "the int8 copy was calibrated on the seeds of the run: use `nnfuzz repro` on this folder"
+        return f"    raise CannotRun({why!r})\n"
+    if run.onnx and check in (parts.fails_backward, parts.fails_inside, parts.fails_dead_gradient):
+        why = "ONNX Runtime shows neither gradients nor what is inside a graph: use `nnfuzz repro` on this folder"
         return f"    raise CannotRun({why!r})\n"
     if check is parts.fails_property and not run.objective:
         why = "the objective was a Python object: set OBJECTIVE in repro.py to pkg.mod:fn or file.py:fn"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
+import hashlib
 import importlib
 import importlib.util
 import inspect
@@ -24,6 +25,8 @@ import torch
 from safetensors import safe_open
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from nnfuzz.findings.repro_compare import ctc_text, lone_boxes
+
 HERE = Path(__file__).resolve().parent
 ROOT = ""
 MODEL: str | None = None
@@ -34,6 +37,8 @@ DIFFERENTIATED: list[str] = []
 WRONG_WAY = False
 COMPARE = "argmax"
 PRECISION = torch.float16
+ONNX: dict[str, dict[str, Any]] = {}
+OUTPUTS: dict[str, str] = {}
 INT8_RANGES: dict[str, list[float]] = {}
 FINDING = ""
 SYMPTOM = "nan"
@@ -122,6 +127,43 @@ def load_model(spec: str) -> Callable[..., Any]:
         seed_everything()
         found = found()
     return prepared(found.module() if isinstance(found, torch.export.ExportedProgram) else found)
+
+
+def load_onnx(spec: str) -> Callable[..., Any]:
+    """A graph as a function of tensors, run by ONNX Runtime as it was in the run."""
+    import onnxruntime as ort
+
+    if not os.path.exists(spec):
+        raise CannotRun(f"there is no file {spec}: say where it is, as in: python repro.py path/to/model.onnx")
+    about = ONNX.get(spec) or next(iter(ONNX.values()))
+    if spec in ONNX and digest(Path(spec), about["weights"]) != about["sha256"]:
+        print(f"note: {spec} has changed since the finding was made", file=sys.stderr)
+    levels = {"none": "DISABLE_ALL", "basic": "ENABLE_BASIC", "extended": "ENABLE_EXTENDED", "all": "ENABLE_ALL"}
+    options = ort.SessionOptions()
+    options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, "ORT_" + levels[about["optimisation"]])
+    options.intra_op_num_threads = about["threads"]
+    options.use_deterministic_compute = True
+    options.log_severity_level = 4
+    if FLUSH_DENORMAL:
+        options.add_session_config_entry("session.set_denormal_as_zero", "1")
+    session = ort.InferenceSession(spec, options, providers=[about["provider"]])
+    names = [i.name for i in session.get_inputs()]
+
+    def model(*values: Any) -> dict[str, torch.Tensor]:
+        fed = {n: v if v is None else v.detach().cpu().contiguous().numpy() for n, v in zip(names, values, strict=True)}
+        got = zip((o.name for o in session.get_outputs()), session.run(None, fed), strict=True)
+        return {name: torch.as_tensor(value) for name, value in got if hasattr(value, "dtype")}
+
+    return model
+
+
+def digest(path: Path, weights: list[str]) -> str:
+    """Of the model and, in the order of their names, of the files that hold its weights."""
+    found = hashlib.sha256(path.read_bytes())
+    for name in weights:
+        if (path.parent / name).is_file():
+            found.update((path.parent / name).read_bytes())
+    return found.hexdigest()
 
 
 def seed_everything() -> None:
@@ -420,6 +462,13 @@ def disagree(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
     if kind == "cosine":
         p, q = x.double().flatten(1), y.double().flatten(1)
         return bool((torch.nn.functional.cosine_similarity(p, q) < float(how or 0.99)).any())
+    if kind == "ctc":
+        texts = [ctc_text(t, int(how or 0)) for t in (x, y)]
+        print(f"read: a. {texts[0]}, b. {texts[1]}")
+        return texts[0] != texts[1]
+    if kind == "detection":
+        score, overlap = [float(v) for v in how.split(",")] if "," in how else [float(how or 0.5), 0.5]
+        return lone_boxes(a, b, score, overlap) + lone_boxes(b, a, score, overlap) > 0
     return said(load_object(COMPARE)(as_given(a), as_given(b)))
 
 
@@ -432,6 +481,8 @@ def main_output(outputs: dict[str, torch.Tensor]) -> torch.Tensor:
 def fails_pair(model: Callable[..., Any], other: Callable[..., Any]) -> bool:
     inputs = read("input.safetensors")
     a, b = run(model, inputs), run(other, inputs, call_b)
+    if OUTPUTS:  # those that belong together
+        a, b = {n: a[n] for n in OUTPUTS}, {n: b[name] for n, name in OUTPUTS.items()}
     show(a, "a.")
     show(b, "b.")
     return disagree(a, b)

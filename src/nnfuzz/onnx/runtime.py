@@ -114,7 +114,8 @@ class OnnxModel(ForeignModel):
         return self.options.given
 
     def facts(self) -> dict[str, Any]:
-        return {"sha256": self.sha256, "weights": self.weight_files, **self.settings}
+        about = {"full provider": self.provider, "threads": torch.get_num_threads()}
+        return {"sha256": self.sha256, "weights": self.weight_files, **about, **self.settings}
 
     def session(self, extra: Sequence[str] = ()) -> Any:
         """The ``InferenceSession`` of the graph with these tensors as further outputs."""
