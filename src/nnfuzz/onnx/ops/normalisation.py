@@ -30,23 +30,24 @@ def batch_normalization(
     if call.version < 9 and not call.attr("spatial", 1):
         if training:
             raise call.unsupported("spatial=0 in training")
-        return (x - mean) / torch.sqrt(var + eps) * scale + b
-    if not training:
-        # Statistics may be of a wider type than x, which torch wants to be alike.
-        if len({t.dtype for t in (x, scale, b, mean, var)}) > 1:
-            wide = torch.promote_types(x.dtype, mean.dtype)
-            mean, var, scale, b = (t.to(wide) for t in (mean, var, scale, b))
-            return F.batch_norm(x.to(wide), mean, var, scale, b, eps=eps).to(x.dtype)
+        return _normalised(x, mean, var, eps) * scale + b
+    alike = {t.dtype for t in (x, scale, b, mean, var)} == {x.dtype}
+    if not training and alike and not (mean.requires_grad or var.requires_grad):
         return F.batch_norm(x, mean, var, scale, b, eps=eps)
-    axes = [0, *range(2, x.dim())]
-    wide = torch.promote_types(x.dtype, mean.dtype)
-    batch_var, batch_mean = torch.var_mean(x.to(wide), axes, correction=0)
-    y = (x.to(wide) - _channels(batch_mean, x)) / torch.sqrt(_channels(batch_var, x) + eps)
+    wide = x.to(torch.promote_types(x.dtype, mean.dtype))
+    running, batch = (mean, var), (mean, var)
+    if training:
+        batch_var, batch_mean = torch.var_mean(wide, [0, *range(2, x.dim())], correction=0)
+        batch = batch_mean, batch_var
+        running = tuple((old * momentum + new * (1 - momentum)).to(old.dtype)
+                        for old, new in zip((mean, var), batch, strict=True))  # fmt: skip
+    y = _normalised(wide, _channels(batch[0], x), _channels(batch[1], x), eps)
     y = (y * _channels(scale, x) + _channels(b, x)).to(x.dtype)
-    running = [
-        (old * momentum + new * (1 - momentum)).to(old.dtype) for old, new in ((mean, batch_mean), (var, batch_var))
-    ]
-    return (y, *running) if call.version >= 14 else (y, *running, batch_mean, batch_var)
+    return (y, *running) if call.version >= 14 else (y, *running, *batch)
+
+
+def _normalised(x: Tensor, mean: Tensor, var: Tensor, eps: float) -> Tensor:
+    return (x - mean) / torch.sqrt(var + eps)
 
 
 @operator("InstanceNormalization")
