@@ -293,6 +293,35 @@ def test_a_loop_that_nothing_ends_is_refused() -> None:
         OnnxProgram(proto)(torch.tensor(1.0))
 
 
+def test_branches_give_back_outer_values_and_nest() -> None:
+    """A branch without nodes, one inside a loop's body, and a constant of the main graph that only they read."""
+    same = graph([], [], [value("s", 2)])
+    moved = graph([node("Add", "s w", "m")], [], [value("m", 2)])
+    given = graph([], [], [value("w", 2)])
+    body = graph(
+        [
+            node("Mod", "turn two", "odd"),
+            node("Cast", "odd", "is_odd", to=BOOL),
+            node("If", "is_odd", "next", then_branch=same, else_branch=moved),
+            node("Identity", "goes", "again"),
+        ],
+        [value("turn", dtype=INT64), value("goes", dtype=BOOL), value("s", 2)],
+        [value("again", dtype=BOOL), value("next", 2)],
+    )
+    proto = model(
+        [
+            node("Loop", "n go x", "last", "loop", body=body),
+            node("If", "go", "y", then_branch=given, else_branch=graph([], [], [value("last", 2)])),
+        ],
+        [value("x", 2), value("n", dtype=INT64)],
+        [value("last", 2), value("y", 2)],
+        [constant("w", np.ones(2, "f")), constant("go", np.array(True)), constant("two", np.int64(2))],
+    )
+    made = OnnxProgram(proto)(torch.zeros(2), torch.tensor(5))
+    assert made["last"].tolist() == [3, 3]
+    assert made["y"].tolist() == [1, 1]
+
+
 def test_scans_run_both_ways_and_along_any_axis() -> None:
     body = graph([node("Add", "s v", "next"), node("Mul", "next v", "part")],
                  [value("s", 2), value("v", 2)], [value("next", 2), value("part", 2)])  # fmt: skip
