@@ -51,12 +51,17 @@ def same(op: str, feeds: dict[str, Any], constants: tuple[str, ...] = (), **attr
 
 
 def near(op: str, feeds: dict[str, Any], constants: tuple[str, ...] = (), **attrs: Any) -> None:
-    """At most one step apart, in one place of a hundred: the runtime adds the terms in another order."""
+    """Seldom a step apart: the runtime adds the terms in another order."""
     found, expected = both(op, feeds, domain=MS, constants=constants, **attrs)
     assert to_numpy(found[0]).dtype == expected[0].dtype
-    apart = np.abs(to_numpy(found[0]).astype(int) - expected[0].astype(int))
+    few_steps(to_numpy(found[0]), expected[0])
+
+
+def few_steps(found: np.ndarray[Any, Any], expected: np.ndarray[Any, Any]) -> None:
+    """At most one step apart, in one place and one of a hundred more."""
+    apart = np.abs(found.astype(int) - expected.astype(int))
     assert apart.max() <= 1
-    assert (apart > 0).mean() <= 0.01
+    assert (apart > 0).sum() <= 1 + apart.size // 100
 
 
 @given(SEEDS, EIGHT, st.sampled_from(["QLinearAdd", "QLinearMul"]))
@@ -94,9 +99,7 @@ def test_softmax(seed: int, dtype: Any, opset: int, axis: int) -> None:
     model = one_node("QLinearSoftmax", feeds, domain=MS, axis=axis)
     model.graph.node[0].attribute.append(onnx.helper.make_attribute("opset", opset))
     found = ours(model, {name: torch.from_numpy(np.asarray(v)) for name, v in feeds.items()})[0]
-    apart = np.abs(to_numpy(found).astype(int) - runtime(model, feeds)[0].astype(int))
-    assert apart.max() <= 1
-    assert (apart > 0).mean() <= 0.01
+    few_steps(to_numpy(found), runtime(model, feeds)[0])
 
 
 @given(SEEDS, EIGHT, st.booleans(), st.booleans(), st.booleans())
