@@ -107,6 +107,7 @@ def diff(
             "ctc:BLANK" (see ``objectives.compare_ctc``), "detection:SCORE,IOU" (``objectives.compare_detection``), or
             a function of both outputs that returns a bool mask of disagreements, or ``(mask, score)``.
         ties: count disagreements where both top-2 margins are below 1e-6 of the top value.
+        covered: "a", "b" or "both": whose activations the coverage sees.
         others: as in ``find_nans``.
     """
     if seeds is None and model_b is not None and as_ is not None:

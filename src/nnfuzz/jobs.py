@@ -221,6 +221,7 @@ class DiffJob(Job):
             form, names = self._matched_inputs(self.model_b)
         b = target_for(other, form, settings, name=name)
         self.pair = PairTarget(self.side, b, names)
+        self.pair.covered = settings.covered
         self._open.enter_context(b.session())
         self._plan_b(self.pair)
         if names is not None:

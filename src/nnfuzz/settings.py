@@ -49,6 +49,7 @@ class Settings:
     match: Mapping[str, str] | None = None
     compare: Any = "argmax"
     ties: bool = False
+    covered: str = "a"
     objective: Any = None
     tolerance: tuple[float, float] = (1e-5, 1e-4)
     context: dict[str, Any] = field(default_factory=dict)
@@ -103,6 +104,7 @@ _CHOICES = {
     "unit": ("auto", "sample", "batch"),
     "watch": ("outputs", "layers", "internal"),
     "phase": ("auto", "forward", "backward", "both"),
+    "covered": ("a", "b", "both"),
     "schedule": ("mix", "uniform", "recency", "frontier"),
 }
 

@@ -16,7 +16,7 @@ from nnfuzz.objectives.base import Objective, flat, floating
 from nnfuzz.objectives.disagreement import Disagreement, sides
 from nnfuzz.probe import observe
 from nnfuzz.space import Batch, size
-from nnfuzz.targets import PairTarget, TorchTarget, Trace
+from nnfuzz.targets import PairTarget, TorchTarget, Trace, Want
 from nnfuzz.targets.outputs import named_outputs
 
 Distances = list[dict[str, Tensor]]
@@ -88,7 +88,7 @@ class ScoreGuide:
 
     def __init__(self, target: TorchTarget | PairTarget, objective: Objective):
         self.target, self.objective = target, objective
-        self._b_is_live = True
+        self._blind: list[TorchTarget] = []
 
     def is_backward(self, target: str) -> bool:
         return False
@@ -117,26 +117,31 @@ class ScoreGuide:
         if isinstance(self.target, TorchTarget):
             return Trace(_live(self.target, leaves))
         pair = self.target
-        first = _live(pair.a, leaves)
-        other, second = pair.for_b(leaves), None
-        if self._b_is_live:
-            try:
-                second = _live(pair.b, other)
-            except Exception:  # B only judges when it cannot be differentiated
-                self._b_is_live = False
-        if second is None:
-            with torch.no_grad():
-                second = _live(pair.b, {n: t.detach() for n, t in other.items()})
+        first, second = self._side(pair.a, leaves), self._side(pair.b, pair.for_b(leaves))
         return Trace(pair.joined(first, pair.from_b(second)))
+
+    def _side(self, side: TorchTarget, leaves: Batch) -> dict[str, Tensor]:
+        """Of a side that cannot be differentiated the values alone: it judges, and the other one leads."""
+        if side not in self._blind:
+            try:
+                return _live(side, leaves)
+            except Exception:
+                self._blind.append(side)
+                if len(self._blind) > 1:
+                    raise
+        with torch.no_grad():
+            found = side.run({n: t.detach() for n, t in leaves.items()}, Want(layers=False)).outputs
+        return {n: t.clone() for n, t in found.items()}  # out of inference mode
 
 
 def _live(side: TorchTarget, leaves: Batch) -> dict[str, Tensor]:
-    """Outputs with their graph, ``(batch, ...)``."""
+    """Outputs with their graph, ``(batch, ...)``; their values are those of the runtime that the side stands for."""
     if side.unit == "sample":
-        return named_outputs(side.form.call(side.model, leaves))
-    each = [
-        named_outputs(side.form.call(side.model, {n: t[i] for n, t in leaves.items()})) for i in range(size(leaves))
-    ]
+        return side.as_answered(leaves, named_outputs(side.form.call(side.model, leaves)))
+    each = []
+    for i in range(size(leaves)):
+        one = {n: t[i] for n, t in leaves.items()}
+        each.append(side.as_answered(one, named_outputs(side.form.call(side.model, one))))
     return {n: torch.stack([e[n] for e in each]) for n in each[0]}
 
 

@@ -140,6 +140,14 @@ class OnnxTarget(TorchTarget):
         self._differ_in_finiteness("nan or inf inside")
         return False
 
+    def as_answered(self, inputs: Batch, live: Named) -> Named:
+        """ONNX Runtime's values on the interpreter's graph: gradients lead, the real runtime says how near it is."""
+        if self.program is None:
+            return live
+        real = self._answer({n: t.detach() for n, t in inputs.items()})
+        fits = {n for n, t in live.items() if n in real and real[n].shape == t.shape and t.is_floating_point()}
+        return {n: t + (real[n].to(t.dtype) - t.detach()).nan_to_num(0.0) if n in fits else t for n, t in live.items()}
+
     def observed(self, inputs: Batch, outputs: Any) -> None:
         """What is not finite in the interpreter alone is no failure of the model as it is deployed, and is said."""
         mine = {n: t for n, t in named_outputs(outputs).items() if not_finite(t)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from nnfuzz.errors import UsageError
 from nnfuzz.space import Batch
@@ -12,13 +13,14 @@ from nnfuzz.targets.torch import TorchTarget
 
 
 class PairTarget(Target):
-    """Runs ``a`` and ``b``; outputs are named ``a.*`` and ``b.*``, activations are those of ``a``.
+    """Runs ``a`` and ``b``; outputs are named ``a.*`` and ``b.*``, activations are those of ``a``, ``b`` or both.
 
     ``b`` may call its inputs by other names than ``a``: ``names`` maps them, by default in call order. It may also take
     rows one by one where ``a`` takes them together.
 
     Attributes:
         outputs: A's output names → B's, of those that are compared, under A's names; None: all as they come.
+        covered: "a", "b" or "both": whose activations coverage sees.
     """
 
     def __init__(self, a: TorchTarget, b: TorchTarget, names: Mapping[str, str] | None = None):
@@ -32,16 +34,19 @@ class PairTarget(Target):
         self.unit, self.why, self.device = a.unit, a.why, a.device
         self.names = dict(zip(a.form.names, b.form.names, strict=True)) if names is None else dict(names)
         self.outputs: dict[str, str] | None = None
+        self.covered = "a"
 
     def run(self, batch: Batch, want: Want) -> Trace:
         first, second = self.answers(batch, want)
         outputs = self.joined(first.outputs, {n: t.to(self.device) for n, t in second.outputs.items()})
-        return Trace(outputs, first.layers, first.watched, first.gradients)
+        layers = first.layers | {f"b.{n}": t.to(self.device) for n, t in second.layers.items()}
+        return Trace(outputs, layers, first.watched, first.gradients)
 
     def answers(self, batch: Batch, want: Want) -> tuple[Trace, Trace]:
         """What each side gives, under its own names."""
-        second = self.b.run(self.for_b(batch), Want(layers=False))
-        return self.a.run(batch, want), Trace(self.from_b(second.outputs))
+        second = self.b.run(self.for_b(batch), Want(layers=want.layers and self.covered != "a"))
+        mine = replace(want, layers=want.layers and self.covered != "b")
+        return self.a.run(batch, mine), Trace(self.from_b(second.outputs), second.layers)
 
     def joined(self, first: Named, second: Named) -> Named:
         """Outputs of the pair from those of the sides."""
@@ -73,4 +78,5 @@ class PairTarget(Target):
         return f"A = {self.a.describe()}; B = {self.b.describe()}"
 
     def layer_shapes(self) -> Mapping[str, tuple[int, ...]]:
-        return self.a.layer_shapes()
+        of_a = dict(self.a.layer_shapes()) if self.covered != "b" else {}
+        return of_a | ({f"b.{n}": s for n, s in self.b.layer_shapes().items()} if self.covered != "a" else {})

@@ -134,6 +134,10 @@ class TorchTarget(Target):
         """Whether operations and gradients of ``model`` can be seen."""
         return True
 
+    def as_answered(self, inputs: Batch, live: Named) -> Named:
+        """Outputs of ``model`` that carry gradients, with the values that a plain run gives. ``inputs``: one call's."""
+        return live
+
     def observed(self, inputs: Batch, outputs: Any) -> None:
         """Told what a traced run of ``model`` gave, for targets whose answers come from elsewhere."""
 

@@ -1,0 +1,180 @@
+"""Where a disagreement begins: the first layer whose difference jumps on the failing input."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nnfuzz.divergence.layers import Layer, compare, first_jump, table
+from nnfuzz.divergence.matching import Match, match_values
+from nnfuzz.divergence.values import Reader, Values, reader_of
+from nnfuzz.objectives.base import Objective
+from nnfuzz.space import Batch, rows
+from nnfuzz.targets import PairTarget, TorchTarget, Trace
+from nnfuzz.targets.outputs import named_outputs
+
+WORTH = 3
+"""Layers that must be left of an optimised graph for it to be shown."""
+SEEDS = 8
+"""Seeds whose differences count as usual."""
+
+
+@dataclass
+class Begins:
+    """What was seen of one failing input.
+
+    Attributes:
+        layers: matched layers in the order of A. first: the one that jumps, None where none does.
+        by: how they were matched ("name", "correlation"). shows: whether the sides disagree in what was read too.
+        notes: sentences.
+    """
+
+    layers: list[Layer]
+    first: Layer | None
+    by: str
+    shows: bool
+    notes: list[str] = field(default_factory=list)
+
+    def headline(self) -> str:
+        """One line for a README."""
+        if self.first is not None:
+            return self.first.told()
+        if not self.layers:
+            return "unknown: no layer of A belongs to one of B"
+        return "no single layer: no difference is much larger than on the seeds, so the input lies near a decision"
+
+    def lines(self) -> list[str]:
+        """For ``nnfuzz explain``."""
+        if not self.layers:
+            return ["layer by layer: no layer of A could be matched to one of B", *self.notes]
+        how = "by name" if self.by == "name" else "by correlation over the seeds"
+        lines = ["relative difference layer by layer (matched " + how + "):"]
+        lines += [f"  {line}" for line in table(self.layers, mark=self.first)]
+        if self.first is not None:
+            lines.append(f"it begins at {self.first.told()}")
+        else:
+            lines.append("no layer differs more than it does on the seeds: the input lies near the decision boundary")
+        return [*lines, *self.notes]
+
+
+class Parting:
+    """Compares the insides of a pair; what is learnt from the seeds is learnt once.
+
+    Args:
+        pair: prepared. seeds: groups of candidates ``(candidates, ...)`` as the pair takes them.
+        objective: judges whether the disagreement is there in what was read, None to leave that open.
+        deployed: see ``values.reader_of``.
+    """
+
+    def __init__(
+        self, pair: PairTarget, seeds: Sequence[Batch], objective: Objective | None = None, *, deployed: bool = False
+    ):
+        self.pair, self.objective, self.deployed = pair, objective, deployed
+        self.readers: tuple[Reader, Reader] = (
+            reader_of(pair.a, deployed=deployed),
+            reader_of(pair.b, deployed=deployed),
+        )
+        self._other: Parting | None = None
+        self._seeds = seeds
+        self._learnt: list[tuple[Values, Values]] | None = None
+        self._matches: list[Match] = []
+
+    def begins(self, candidate: Batch) -> Begins:
+        """``candidate``: one failing input with a leading axis of 1, on the pair's device."""
+        seeds, matches = self._usual(), self._matches
+        here = self._read(candidate)
+        shows = self._shows(candidate)
+        if not shows and not self.deployed:
+            other = self._as_deployed()
+            if len(other._matches_known()) >= WORTH:
+                found = other.begins(candidate)
+                found.notes.append(
+                    "without ONNX Runtime's optimisation the sides agree: these are the values that outlive it"
+                )
+                return found
+        layers = compare(matches, here, seeds)
+        first = first_jump(layers, self._eps(here))
+        notes = [] if shows or self.deployed else [
+            "without ONNX Runtime's optimisation the sides agree, and these values are without it"
+        ]  # fmt: skip
+        return Begins(layers, first, matches[0].by if matches else "", shows, notes)
+
+    def _matches_known(self) -> list[Match]:
+        self._usual()
+        return self._matches
+
+    def _as_deployed(self) -> Parting:
+        if self._other is None:
+            self._other = Parting(self.pair, self._seeds, self.objective, deployed=True)
+        return self._other
+
+    def _usual(self) -> list[tuple[Values, Values]]:
+        if self._learnt is None:
+            some = [rows(g, slice(i, i + 1)) for g in self._seeds for i in _spread(g)][:SEEDS]
+            self._learnt = [self._read(s) for s in some]
+            same = self.readers[0].named == self.readers[1].named != "op"
+            self._matches = match_values([a for a, _ in self._learnt], [b for _, b in self._learnt], same)
+        return self._learnt
+
+    def _read(self, candidate: Batch) -> tuple[Values, Values]:
+        pair = self.pair
+        return (
+            self.readers[0].read(pair.a.model_input(candidate)),
+            self.readers[1].read(pair.b.model_input(pair.for_b(candidate))),
+        )
+
+    def _eps(self, here: tuple[Values, Values]) -> float:
+        """Of the coarser side: its own rounding is no jump."""
+        found = [torch.finfo(v.tensor.dtype).eps for side in here for v in side.values()]
+        return max((e for e in found if e < 1e-1), default=1e-7)
+
+    def _shows(self, candidate: Batch) -> bool:
+        """Whether the graphs disagree without optimisation as well."""
+        if self.objective is None:
+            return True
+        outputs = [_plain_outputs(side, reader) for side, reader in zip((self.pair.a, self.pair.b), self.readers,
+                                                                       strict=True)]  # fmt: skip
+        if not any(outputs):
+            return True
+        try:
+            mine = (outputs[0] or _own(self.pair.a))(self.pair.a.model_input(candidate))
+            theirs = (outputs[1] or _own(self.pair.b))(self.pair.b.model_input(self.pair.for_b(candidate)))
+            if self.pair.unit == "batch":
+                mine, theirs = ({n: t[None] for n, t in side.items()} for side in (mine, theirs))
+            trace = Trace(self.pair.joined(mine, self.pair.from_b(theirs)))
+            return bool(self.objective.judge(trace, candidate).hits[0])
+        except Exception:  # outputs of another form: nothing can be said
+            return True
+
+
+Run = Callable[[Batch], dict[str, Tensor]]
+
+
+def _plain_outputs(side: TorchTarget, reader: Reader) -> Run | None:
+    """A graph without optimisation, where the side's own runs with some."""
+    plain: Any = getattr(reader, "plain", None)
+    if plain is None or plain.options == reader.model.options:  # type: ignore[attr-defined]
+        return None
+
+    def run(inputs: Batch) -> dict[str, Tensor]:
+        found: dict[str, Tensor] = plain.run(inputs)
+        return found
+
+    return run
+
+
+def _own(side: TorchTarget) -> Run:
+    def run(inputs: Batch) -> dict[str, Tensor]:
+        return named_outputs(side.call(inputs))
+
+    return run
+
+
+def _spread(batch: Batch) -> list[int]:
+    """Rows of a group, evenly spaced."""
+    count = len(next(iter(batch.values())))
+    return sorted({round(i * (count - 1) / max(1, SEEDS - 1)) for i in range(min(SEEDS, count))})
