@@ -114,6 +114,10 @@ def test_plain_operators() -> None:
     agree("ExpandDims", {"x": normal(4, 5), "axis": np.array(1, np.int32)})
     agree("Range", {"a": np.array([1]), "b": np.array([5])})
     agree("GatherND", {"x": normal(4, 5), "i": np.array([[1, 2], [3, 0]])})
+    for mode in ("bilinear", "nearest"):
+        for padding in ("zeros", "border", "reflection"):
+            grid = np.clip(normal(1, 4, 4, 2) * 0.7, -1.3, 1.3)
+            agree("GridSample", {"x": normal(1, 2, 5, 6), "g": grid}, mode=mode, padding_mode=padding)
     for metric in ("euclidean", "sqeuclidean"):
         agree("CDist", {"a": normal(4, 5), "b": normal(6, 5)}, metric=metric)
     for mode in ("constant", "reflect", "edge"):

@@ -103,6 +103,21 @@ def test_the_target_type_is_named_by_output_dtype_or_uint8() -> None:
         assert ours(model, {"x": torch.from_numpy(x), "s": torch.tensor(1.0)})[0].tolist() == wanted
 
 
+def test_a_narrow_zero_point_is_told_by_its_onnx_type_alone() -> None:
+    x, one, zero = torch.tensor([-9.0, 9.0]), torch.tensor(1.0), torch.tensor(1, dtype=torch.int8)
+    quantize = find_operator("", "QuantizeLinear")
+    assert quantize is not None
+    names = ("x", "s", "z")
+    for call, wanted in (
+        (Call("QuantizeLinear", inputs=names, types=(1, 1, 22)), [-8, 7]),
+        (Call("QuantizeLinear", inputs=names, attrs={"output_dtype": 26}), [-2, 1]),
+        (Call("QuantizeLinear", inputs=names), [-8, 10]),
+    ):
+        assert quantize(call, x, one, zero).tolist() == wanted
+    with pytest.raises(ValueError, match="a zero point of which the file does not tell the element type"):
+        quantize(Call("QuantizeLinear", inputs=names), x, one, torch.tensor(0.0))
+
+
 @given(SEEDS, EIGHT, EIGHT, st.sampled_from(["none", "tensor", "column"]))
 def test_integer_products(seed: int, left: Any, right: Any, kind: str) -> None:
     rng = np.random.default_rng(seed)

@@ -68,8 +68,8 @@ def scores_bias(
 def _seen(call: Call, mask: torch.Tensor, q: torch.Tensor, keys: int) -> torch.Tensor:
     """Which keys count, broadcast to (B, N, S, T), by a mask in any of its forms.
 
-    (B,): how many, of sequences padded at the end; (2·B,): ends, then beginnings; (B, T), (B, S, T) or (B, 1, M, M):
-    0 for a key that does not count.
+    (B,): how many, of sequences padded at the end; (2·B,): ends, then beginnings; (B, T) or (B, S, T): 0 for a key
+    that does not count.
     """
     batch, place = q.shape[0], torch.arange(keys, device=q.device)
     if mask.ndim == 1:
@@ -82,7 +82,7 @@ def _seen(call: Call, mask: torch.Tensor, q: torch.Tensor, keys: int) -> torch.T
         return (mask != 0)[:, None, None]
     if mask.ndim == 3:
         return (mask != 0)[:, None]
-    return (mask != 0)[:, :, keys - q.shape[2] : keys, :keys]
+    raise call.unsupported(f"a mask of {mask.ndim} axes")
 
 
 @operator("Attention", domain=MS)

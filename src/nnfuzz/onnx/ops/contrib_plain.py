@@ -11,8 +11,10 @@ from nnfuzz.onnx.ops.making import arange
 from nnfuzz.onnx.ops.matrices import triangle
 from nnfuzz.onnx.ops.padding import pad
 from nnfuzz.onnx.ops.registry import Call, operator
+from nnfuzz.onnx.ops.sampling import grid_sample
 
 operator("Trilu", domain=MS)(triangle)
+operator("GridSample", domain=MS)(grid_sample)
 
 
 @operator("Pad", domain=MS)

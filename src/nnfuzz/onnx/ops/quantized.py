@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from nnfuzz.onnx.dtypes import onnx_code
+from nnfuzz.onnx.dtypes import WORKING, onnx_code
 from nnfuzz.onnx.ops.grid import UINT8, Grid, at_least_single, centred, snap, spread
 from nnfuzz.onnx.ops.narrow import moved
 from nnfuzz.onnx.ops.registry import Call, operator
@@ -34,10 +34,13 @@ def quantize_linear(
 
 def _target(call: Call, zero_point: torch.Tensor | None) -> int:
     """The element type of the quantized values: that of the zero point, or what ``output_dtype`` says, or uint8."""
-    if zero_point is None:
-        return int(call.attr("output_dtype", 0)) or UINT8
-    told = call.types[2] if len(call.types) > 2 else 0
-    return told or onnx_code(zero_point.dtype)
+    told = call.types[2] if zero_point is not None and len(call.types) > 2 else 0
+    named = told or int(call.attr("output_dtype", 0))
+    if named or zero_point is None:
+        return named or UINT8
+    if zero_point.dtype in WORKING:  # float4 is held in float32
+        raise call.unsupported("a zero point of which the file does not tell the element type")
+    return onnx_code(zero_point.dtype)
 
 
 @operator("DequantizeLinear")
