@@ -106,9 +106,9 @@ class CallForm:
         names, takes_any_keyword, takes_any_position = parameters(model)
         _all_given(model, candidate)
         if isinstance(candidate, dict) and isinstance(model, torch.fx.GraphModule) and set(candidate) == set(names):
-            candidate = tuple(candidate[n] for n in names)  # an exported program takes its arguments by position
+            candidate = tuple(candidate[n] for n in names)
         if isinstance(candidate, dict):
-            return _of_dict(candidate, names, takes_any_keyword, takes_any_position)
+            return _as_exported(model, _of_dict(candidate, names, takes_any_keyword, takes_any_position), names)
         parts = tuple(candidate) if isinstance(candidate, tuple) else (candidate,)
         if len(parts) > len(names) and not takes_any_position:
             raise UsageError(
@@ -117,7 +117,29 @@ class CallForm:
             )
         labels = [names[i] if i < len(names) else str(i) for i in range(len(parts))]
         positional = tuple(_template(p, label) for p, label in zip(parts, labels, strict=True))
-        return CallForm(positional, {}, _index_aliases(positional, labels))
+        return _as_exported(model, CallForm(positional, {}, _index_aliases(positional, labels)), names)
+
+
+def _as_exported(model: Callable[..., Any], form: CallForm, names: list[str]) -> CallForm:
+    """An exported program takes exactly the arguments it was exported with, each in the way it was given then: the
+    first ones by position, the others by keyword. Other models keep the form."""
+    exported = _exported(model)
+    if exported is None:
+        return form
+    given = dict(zip(names, form.positional, strict=False)) | dict(form.keyword)
+    if missing := [n for n in names if n not in given]:
+        raise UsageError(
+            f"the model was exported with the inputs {', '.join(names)}, but the seeds give no {', '.join(missing)}: "
+            "give them all"
+        )
+    count = len(exported.in_spec.child(0).children())
+    return CallForm(tuple(given[n] for n in names[:count]), {n: given[n] for n in names[count:]}, form.aliases)
+
+
+def _exported(model: Callable[..., Any]) -> Any:
+    """What a ``torch.export`` module knows of its arguments; None for other models."""
+    codegen = getattr(getattr(model, "graph", None), "_codegen", None)
+    return getattr(codegen, "pytree_info", None) if isinstance(model, torch.fx.GraphModule) else None
 
 
 def parameters(model: Callable[..., Any]) -> tuple[list[str], bool, bool]:
@@ -128,9 +150,8 @@ def parameters(model: Callable[..., Any]) -> tuple[list[str], bool, bool]:
     scripted: Any = getattr(model, "forward", None) if isinstance(model, torch.jit.ScriptModule) else model
     if isinstance(model, torch.jit.ScriptModule | torch.jit.ScriptFunction):
         return [a.name for a in scripted.schema.arguments if a.name != "self"], False, False
-    exported: Any = getattr(getattr(model, "graph", None), "_codegen", None)
-    if isinstance(model, torch.fx.GraphModule) and hasattr(exported, "pytree_info"):
-        return [n for n in exported.pytree_info.orig_args if n != "self"], False, False
+    if (exported := _exported(model)) is not None:
+        return [n for n in exported.orig_args if n != "self"], False, False
     try:
         found = inspect.signature(model.forward if isinstance(model, torch.nn.Module) else model)
     except (TypeError, ValueError):
