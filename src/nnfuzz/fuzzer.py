@@ -140,14 +140,14 @@ class Fuzzer:
         """Whether a whole batch and a gradient turn still fit into ``max_inputs``. What does not is the *tail* of the
         run: it is searched with smaller batches and its findings count, but it is no part of the state to resume from,
         since an uninterrupted run would have had a whole batch there."""
-        whole = self.stats.batch_size + (gradient.most(self.target.unit) if self.parts.climber is not None else 0)
+        whole = self.stats.batch_size + (self.parts.climber.most if self.parts.climber is not None else 0)
         return self._within(limits, whole) == whole
 
     def _may_climb(self, limits: Limits) -> bool:
         """Gradients take part, and a whole turn still fits (or there is nothing else to do)."""
         if self.parts.climber is None:
             return False
-        turn = gradient.most(self.target.unit)
+        turn = self.parts.climber.most
         return self._within(limits, turn) == turn or not self.parts.breeder.mutators
 
     def _wants_to_climb(self) -> bool:

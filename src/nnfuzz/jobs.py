@@ -76,6 +76,7 @@ class Job(ABC):
         if fn is not None and not callable(fn):
             raise UsageError(f"the constraint is {fn!r}, but a function from a dict of inputs to such a dict is needed")
         return fn
+        self.side.check(space, generator)
 
     def whole_shapes(self) -> bool:
         """Whether ``shapes`` counts the seeds' first axis as part of a candidate."""

@@ -230,9 +230,11 @@ class Session:
         if gradient.NAME in bandit.names:
             guides = self.job.guides(objectives)
             climber = gradient.Climber(
-                guides, space, corpus, schedule, target.unit, target.device, lambda: _sites(examiner)
-            )
+                guides, space, corpus, schedule, target.unit, target.device, lambda: _sites(examiner),
+                slots=side.slots, patient=not side.trainable,
+            )  # fmt: skip
         parts = Parts(target, space, objectives, corpus, frontier, breeder, bandit, keeper, examiner, stats, climber)
+            side = self.job.side
         fuzzer = Fuzzer(
             parts,
             seed=settings.seed,
@@ -321,7 +323,7 @@ def most_rows(target: Any, groups: list[SeedGroup]) -> int:
     that the same seed gives the same run."""
     widest = max(sum(t[0].numel() * t.element_size() for t in g.batch.values()) for g in groups)
     side = getattr(target, "a", target)
-    most = MOST_ROWS.get(getattr(side, "drive", "rows"), 512)
+    most = MOST_ROWS.get(getattr(side, "manner", "rows"), 512)
     fits = min(BATCH_BYTES // max(1, widest), LAYER_BYTES // max(1, getattr(side, "widest", 0)))
     return max(8, min(most, 1 << int(np.log2(max(1, fits)))))
 

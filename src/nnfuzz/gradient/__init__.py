@@ -4,7 +4,7 @@ GRIST (Yan et al., ESEC/FSE 2021) descends on one operand's distance at a time; 
 of its own, the distances are summed, and one backward pass moves all of them.
 """
 
-from nnfuzz.gradient.climber import COST, NAME, Climber, most
+from nnfuzz.gradient.climber import COST, NAME, Climber
 from nnfuzz.gradient.guides import Guide, ScoreGuide, SiteGuide
 
-__all__ = ["COST", "NAME", "Climber", "Guide", "ScoreGuide", "SiteGuide", "most"]
+__all__ = ["COST", "NAME", "Climber", "Guide", "ScoreGuide", "SiteGuide"]

@@ -28,13 +28,10 @@ NAME = "gradient"
 SLOTS = {"sample": 32, "batch": 4}
 """Slots of a turn: independent rows share one traced run, whole candidates are traced one by one."""
 STEPS = {"sample": 8, "batch": 8}
+OFTEN, RARELY = 4, 64
+"""A turn comes with each so many batches at least."""
 COST = 8
 """A traced candidate costs about as much as so many plain ones; the bandit weighs what it earns by that."""
-
-
-def most(unit: str) -> int:
-    """Candidates that one turn may make."""
-    return SLOTS[unit] * STEPS[unit]
 
 
 @dataclass
@@ -54,6 +51,9 @@ class Climber:
     Args:
         guides: asked in turn; each names its own targets.
         confirmed: site keys of findings so far (asked at each turn), whose targets drop out.
+        slots: candidates that a turn takes; by default as many as usual with this unit.
+        patient: whether a turn costs much more than a batch of plain candidates, since these run elsewhere: once no
+            target has made progress for a while, turns become rare.
     """
 
     def __init__(
@@ -65,9 +65,12 @@ class Climber:
         unit: str,
         device: torch.device,
         confirmed: Callable[[], set[str]],
+        slots: int | None = None,
+        patient: bool = False,
     ):
         self.guides, self.space, self.corpus, self.schedule = guides, space, corpus, schedule
         self.unit, self.device, self.confirmed = unit, device, confirmed
+        self.slots, self.patient = slots or SLOTS[unit], patient
         self.tables = [TargetTable() for _ in guides]
         self.specs = followable(space)
         self.generator = torch.Generator(device)
@@ -82,7 +85,15 @@ class Climber:
 
     def wants_turn(self, batch: int) -> bool:
         """The first batches, and then one in four while targets are open; more turns come from the bandit."""
-        return self.alive and (batch <= 2 or (batch % 4 == 0 and any(t.open() for t in self.tables)))
+        if not self.alive or batch <= 2:
+            return self.alive
+        every = RARELY if self.patient and all(t.tired() for t in self.tables) else OFTEN
+        return batch % every == 0 and any(t.open() for t in self.tables)
+
+    @property
+    def most(self) -> int:
+        """Candidates that one turn may make."""
+        return self.slots * STEPS[self.unit]
 
     def turn(self, batch: int, rng: np.random.Generator) -> Turn | None:
         """Several steps for a few slots; None when there was nothing to follow."""
@@ -103,7 +114,7 @@ class Climber:
 
     def _starts(self, table: TargetTable, rng: np.random.Generator) -> tuple[Bucket, NDArray[np.int64]]:
         """Half the slots start where an open target was nearest, the others anywhere in the corpus."""
-        count = SLOTS[self.unit]
+        count = self.slots
         bucket, picked = self.schedule.draw(count, rng)
         best = [table.states[k].entry for k in table.open() if table.states[k].entry in self.corpus.place]
         near = [i for i in best if self.corpus.buckets[self.corpus.place[i][0]] is bucket]

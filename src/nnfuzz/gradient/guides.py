@@ -49,8 +49,9 @@ class SiteGuide:
         self._backward: set[str] = set()
 
     def look(self, leaves: Batch, skip: Callable[[str], bool]) -> Distances:
-        if self.side.unit == "sample":
-            return self._look_at(leaves, size(leaves), skip)
+        joined = self.side.joined(leaves)
+        if joined is not None:
+            return self._look_at(joined, size(leaves), skip)
         each = []
         for i in range(size(leaves)):
             each += self._look_at({n: t[i] for n, t in leaves.items()}, None, skip)

@@ -12,20 +12,24 @@ from torch import Tensor
 
 from nnfuzz.callform import CallForm
 from nnfuzz.errors import NnfuzzError, Unsupported, UsageError
+from nnfuzz.gradient.climber import SLOTS
+from nnfuzz.onnx.axes import Axes, find_axes, holds
 from nnfuzz.onnx.program import OnnxProgram
 from nnfuzz.onnx.runtime import OnnxModel
 from nnfuzz.onnx.taps import TRIED, Tap, all_values, hidden_values, values_by_pattern
-from nnfuzz.space import Batch, rows, size
+from nnfuzz.space import Batch, InputSpace, rows, size
 from nnfuzz.targets.base import Trace, Want
-from nnfuzz.targets.drive import DRIVES, Named, agree
+from nnfuzz.targets.drive import Named, agree
 from nnfuzz.targets.inside import InsideWatch
 from nnfuzz.targets.outputs import named_outputs
 from nnfuzz.targets.torch import TorchTarget
-from nnfuzz.targets.unit import Plan
+from nnfuzz.targets.unit import Plan, random_candidates, several
 
 CHUNK_BYTES = 1 << 20
 """The largest value inside the graph for the rows that one call of ONNX Runtime takes: beyond that its working memory
 leaves the processor's caches, and convolutional networks lose half their speed."""
+TRACED_BYTES = 256 << 20
+"""All values of the candidates that are traced together: a gradient turn keeps them until its backward pass."""
 SEEDS_CHECKED = 32
 """Seeds of a run on which a repaired graph is compared with the original."""
 COMPARED = 4
@@ -65,9 +69,12 @@ class OnnxTarget(TorchTarget):
         self.notes += trouble
         self.chunk = 0
         """Rows that one call of ONNX Runtime takes; 0 for no limit."""
+        self.axes: Axes | None = None
+        """How whole candidates are joined, where they can be."""
         self.layer_taps: list[Tap] = []
         self._watched: list[Tap] | None = None
         self._values: dict[str, _Value] = {}
+        self._some: Batch = {}
         self._by_design: set[str] = set()
         self.disagreements = 0
         """Inputs for which the interpreter alone gave a non-finite number."""
@@ -75,6 +82,18 @@ class OnnxTarget(TorchTarget):
     @property
     def sees_inside(self) -> bool:
         return self.program is not None
+
+    @property
+    def manner(self) -> str:
+        return self.drive if self.axes is None else "fold"
+
+    @property
+    def slots(self) -> int | None:
+        """As many candidates as a traced run has memory for."""
+        if self.unit == "batch" and self.axes is None:
+            return None
+        most = TRACED_BYTES // max(1, sum(v.bytes for v in self._values.values()))
+        return max(2, min(SLOTS["sample"], most))
 
     # ------------------------------------------------------------------ running
 
@@ -89,6 +108,22 @@ class OnnxTarget(TorchTarget):
             self.onnx.run(rows(inputs, slice(a, a + self.chunk)), extra) for a in range(0, size(inputs), self.chunk)
         ]
         return {n: torch.cat([p[n] for p in parts]) for n in parts[0]}
+
+    def _driven(self, call: Callable[[Batch], Named], batch: Batch) -> Named:
+        if self.axes is None or self.drive != "loop":
+            return super()._driven(call, batch)
+        return self.axes.run(call, batch, self.chunk or size(batch))
+
+    def joined(self, batch: Batch) -> Batch | None:
+        return self.axes.joined(batch) if self.axes is not None and self.drive == "loop" else super().joined(batch)
+
+    def parted(self, outputs: Named, count: int) -> Named:
+        return outputs if self.axes is None else self.axes.parted(outputs, count)
+
+    def check(self, space: InputSpace, generator: torch.Generator) -> None:
+        """Joined runs are tried again on random legal inputs."""
+        if self.axes is not None and not holds(self.axes, self.call, random_candidates(space, self._some, generator)):
+            self.axes = None
 
     def _tapped(self, want: Want) -> Callable[[Batch], Named]:
         layers = self.layer_taps if want.layers else []
@@ -108,7 +143,7 @@ class OnnxTarget(TorchTarget):
         if self.program is None:
             raise Unsupported(f"--watch internal looks into the graph, and {self.name} cannot be looked into")
         learn, known = self._inside is None, self._inside if self._inside is not None else set()
-        trace = self._split(DRIVES[self.drive](self._tapped(want), batch))
+        trace = self._split(self._driven(self._tapped(want), batch))
         together = self.unit == "sample"
         marks = []
         for part in [batch] if together else each(batch):
@@ -218,10 +253,13 @@ class OnnxTarget(TorchTarget):
         self.unit, self.drive, self.why = plan.unit, plan.drive, plan.why
         group = max(plan.seeds.groups, key=lambda g: len(g.index))
         some = rows(group.batch, slice(0, COMPARED))
+        self._some = some
         self._compare(some)
         self._values = self._survey(some)
+        if self.unit == "batch" and self.drive == "loop":
+            self.axes = find_axes(self.onnx.inputs, self.call, several(some))
         self.widest = max((v.bytes for v in self._values.values()), default=0)
-        if self.unit == "sample" and self.widest:
+        if self.widest and (self.unit == "sample" or self.axes is not None):
             self.chunk = max(1, CHUNK_BYTES // self.widest)
             self.widest = 0  # chunks bound the working memory: batches need not
         plain = self.run(some, Want(layers=False)).outputs

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from nnfuzz.callform import CallForm
 from nnfuzz.errors import ModelFailure, UsageError
-from nnfuzz.space import Batch, rows, size
+from nnfuzz.space import Batch, InputSpace, rows, size
 from nnfuzz.targets.base import Target, Trace, Want
 from nnfuzz.targets.drive import DRIVES, Named, agree
 from nnfuzz.targets.inside import InsideWatch, Known
@@ -188,7 +188,33 @@ class TorchTarget(Target):
                 return self._run_backward(batch, want)
             if want.internal:
                 return self._run_inside(batch, want)
-            return self._split(DRIVES[self.drive](self._tapped(want), batch))
+            return self._split(self._driven(self._tapped(want), batch))
+
+    def _driven(self, call: Callable[[Batch], Named], batch: Batch) -> Named:
+        """Many candidates, in the way that was found for them."""
+        return DRIVES[self.drive](call, batch)
+
+    def joined(self, batch: Batch) -> Batch | None:
+        """One model input of all candidates, ``(batch, ...)`` each, for a run that is traced; None where they are
+        traced one by one. ``parted`` undoes it for the outputs."""
+        return batch if self.unit == "sample" else None
+
+    def parted(self, outputs: Named, count: int) -> Named:
+        """Outputs of a joined run with one row a candidate."""
+        return outputs
+
+    @property
+    def manner(self) -> str:
+        """The drive whose speed this way of running has."""
+        return self.drive
+
+    @property
+    def slots(self) -> int | None:
+        """Candidates that a gradient turn takes at once; None for as many as usual with this unit."""
+        return None
+
+    def check(self, space: InputSpace, generator: torch.Generator) -> None:
+        """Whatever was found of fast ways on the seeds may be tried again on random legal inputs."""
 
     def _run_inside(self, batch: Batch, want: Want) -> Trace:
         """With every operation's result looked at; the first such run sees the seeds and learns what is by design."""

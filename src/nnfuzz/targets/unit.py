@@ -103,11 +103,14 @@ def _whole(call: Call, seeds: Seeds, why: str) -> Plan:
     if error is not None:
         raise ModelFailure(f"the model fails on its own seeds: {type(error).__name__}: {_first_line(error)}") from error
     group = max(seeds.groups, key=lambda g: len(g.index))
-    probe = rows(group.batch, slice(0, 4))
-    if size(probe) < 3:
-        probe = {n: torch.cat([t, _other_order(t)] * 2)[:3] for n, t in probe.items()}
+    probe = several(rows(group.batch, slice(0, 4)))
     drive = next((d for d in ("fold", "vmap") if works(d, call, probe)), "loop")
     return Plan("batch", drive, seeds, why)
+
+
+def several(batch: Batch) -> Batch:
+    """Three candidates at least: fewer are joined by their own values in another order."""
+    return batch if size(batch) >= 3 else {n: torch.cat([t, _other_order(t)] * 2)[:3] for n, t in batch.items()}
 
 
 def _forced_sample(call: Call, seeds: Seeds) -> Plan:
@@ -147,14 +150,19 @@ def check_drive(call: Call, plan: Plan, space: InputSpace, generator: torch.Gene
     if plan.drive not in ("fold", "vmap"):
         return plan
     group = max(plan.seeds.groups, key=lambda g: len(g.index))
-    probe = rows(group.batch, [0, 0, 0])
+    probe = random_candidates(space, group.batch, generator)
+    if works(plan.drive, call, probe):
+        return plan
+    return Plan(plan.unit, "loop", plan.seeds, plan.why)
+
+
+def random_candidates(space: InputSpace, batch: Batch, generator: torch.Generator) -> Batch:
+    """Three random legal candidates that descend from the first of a batch."""
+    probe = rows(batch, [0, 0, 0])
     for spec in space.mutable:
         x = probe[spec.name]
         if spec.is_real:
             noise = torch.rand(x.shape, generator=generator, dtype=torch.float64).to(x.device)
             low, width = spec.low.double().to(x.device), spec.width.clamp(max=1e30).to(x.device)
             probe[spec.name] = (low + noise * width).to(x.dtype)
-    probe = space.project(probe, space.anchors(rows(group.batch, [0, 0, 0])))
-    if works(plan.drive, call, probe):
-        return plan
-    return Plan(plan.unit, "loop", plan.seeds, plan.why)
+    return space.project(probe, space.anchors(rows(batch, [0, 0, 0])))
