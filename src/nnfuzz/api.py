@@ -101,13 +101,17 @@ def diff(
 
     Args:
         model_a, model_b: as in ``find_nans``. Without ``model_b``, ``as_`` derives a copy of ``model_a``:
-            "fp16", "bf16" or "int8" (weights and activations).
+            "fp16", "bf16" or "int8" (weights and activations); of an ONNX model "int8-dynamic", "int8-static" (with
+            the seeds as calibration data) or "fp16", made by onnxruntime's own tools.
         match: names of A's inputs and outputs → B's, where neither name nor order tells which belong together.
         compare: "argmax" (or "argmax:AXIS"), "topk:5", "threshold:0.5", "allclose:ATOL,RTOL", "cosine:0.99",
             "ctc:BLANK" (see ``objectives.compare_ctc``), "detection:SCORE,IOU" (``objectives.compare_detection``), or
             a function of both outputs that returns a bool mask of disagreements, or ``(mask, score)``.
         ties: count disagreements where both top-2 margins are below 1e-6 of the top value.
         covered: "a", "b" or "both": whose activations the coverage sees.
+        least: look for the smallest distance of every seed without a limit of inputs (see ``divergence.least``).
+        sensitivity: with ``as_``, which single layer, left as it was, makes most of the disagreeing inputs agree again
+            (see ``divergence.sensitivity``).
         others: as in ``find_nans``.
     """
     if seeds is None and model_b is not None and as_ is not None:

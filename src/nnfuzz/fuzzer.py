@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from nnfuzz import gradient
 from nnfuzz.breed import COSTLY_FROM, LEAST_GROUP, Breeder, Brood, copy_rows
 from nnfuzz.corpus import Corpus
+from nnfuzz.divergence.pool import Pool
 from nnfuzz.examine import Examiner, Hit, hit_distances
 from nnfuzz.findings.confirm import exception_cause
 from nnfuzz.guard import MOST_CRASHES, Guarded, run_guarded, seed_all
@@ -84,6 +85,8 @@ class Fuzzer:
         self.target, self.objectives, self.corpus = parts.target, parts.objectives, parts.corpus
         self.keeper, self.examiner, self.stats = parts.keeper, parts.examiner, parts.stats
         self._commit = commit
+        self.pool: Pool | None = None
+        """Where hits are kept beside the findings."""
         self.stop_asked = False
         self.deadline: float | None = None
         """``elapsed`` at which the run is over; asked within a step too, since one call of a model may take seconds."""
@@ -170,6 +173,8 @@ class Fuzzer:
     def _report_hits(self, brood: Brood, objective: Objective, verdict: Verdict, at: NDArray[np.int64]) -> None:
         """Per key the nearest hit of the batch goes to the examiner."""
         self.stats.hits += len(at)
+        if self.pool is not None:
+            self.pool.offer(brood, at)
         struck = verdict.hits.nonzero()[:, 0]
         keys = (verdict.keys[struck] if verdict.keys is not None else torch.zeros_like(struck)).cpu().numpy()
         for key in np.unique(keys):

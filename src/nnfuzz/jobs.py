@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,10 @@ from typing import Any
 import torch
 
 from nnfuzz.callform import CallForm
+from nnfuzz.divergence.outcome import After
+from nnfuzz.divergence.pool import Pool
 from nnfuzz.errors import ModelFailure, UsageError
+from nnfuzz.findings.finding import Finding
 from nnfuzz.fingerprint import fingerprint
 from nnfuzz.gradient import Guide, ScoreGuide, SiteGuide
 from nnfuzz.inputs import listed
@@ -50,6 +53,10 @@ class Job(ABC):
         self.seeds = self.given
         self.plan: Plan | None = None
         self.fingerprint: dict[str, Any] = {}
+        self.pool: Pool | None = None
+        """Where hits are kept beside findings, for jobs that look at them again."""
+        self.found_in: Path | None = None
+        """The directory of the finding that is gone back to."""
 
     @property
     def target(self) -> Target:
@@ -88,6 +95,10 @@ class Job(ABC):
 
     def keep(self, folder: Path) -> None:  # noqa: B027  (most jobs have nothing of their own)
         """Writes what a rerun needs beside the seeds into a new run directory."""
+
+    def afterwards(self, fuzzer: Any, findings: list[Finding], run: Path | None, tell: Callable[[str], None]) -> After:
+        """A closer look at what a run has found, before its findings are saved. ``run``: its directory."""
+        return After()
 
     def notes(self) -> list[str]:
         return [*self.given.notes, *self.side.notes]
@@ -191,6 +202,7 @@ class DiffJob(Job):
             )
         self.model_b = model_b
         self.pair: PairTarget | None = None
+        self.pool = Pool(settings.seed)
         self.copies: Copies | None = None
         """What derives B from A, where ``as_`` asks for that."""
         self._matched: list[str] = []
@@ -227,6 +239,21 @@ class DiffJob(Job):
         self._plan_b(self.pair)
         if names is not None:
             self._match_outputs(self.pair)
+
+    def variant(self, keep: Sequence[str]) -> PairTarget:
+        """The same pair with a B in which these layers are as in A."""
+        assert self.copies is not None
+        assert self.pair is not None
+        b = target_for(self.copies.model(keep), self.pair.b.form, self.settings, name=self.pair.b.name)
+        b.unit, b.drive, b.grad_mode = self.pair.b.unit, self.pair.b.drive, self.pair.b.grad_mode
+        made = PairTarget(self.side, b, self.pair.names)
+        made.outputs = self.pair.outputs
+        return made
+
+    def afterwards(self, fuzzer: Any, findings: list[Finding], run: Path | None, tell: Callable[[str], None]) -> After:
+        from nnfuzz.divergence.after import look_closer
+
+        return look_closer(self, fuzzer, findings, run, tell)
 
     def _copies(self, way: str) -> Copies:
         if not isinstance(self.model, ForeignModel):

@@ -130,7 +130,9 @@ def job_of(finding: Finding, place: str | Path, model: Any, model_b: Any) -> Job
     assert finding.call is not None
     whole = run.get("unit") == "batch"
     batch = {n: (t[None] if whole else t) for n, t in finding.seed.items()}
-    return make_job(settings, a, b, Seeds(finding.call, [SeedGroup(batch, [0])], not whole))
+    job = make_job(settings, a, b, Seeds(finding.call, [SeedGroup(batch, [0])], not whole))
+    job.found_in = Path(place)
+    return job
 
 
 def _settings_of(finding: Finding, place: Path) -> Settings:

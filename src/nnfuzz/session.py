@@ -173,6 +173,9 @@ class Session:
     def _loop(self, fuzzer: Fuzzer, store: RunStore | NullStore) -> Run:
         settings, stats = self.settings, fuzzer.stats
         fuzzer.resume_clock(stats.seconds)
+        fuzzer.pool = self.job.pool
+        if fuzzer.pool is not None and store.path is not None:
+            fuzzer.pool.load(store.path)
         saved_at = -1.0
 
         def after_batch() -> None:
@@ -189,12 +192,14 @@ class Session:
             fuzzer.loop(limits, after_batch)
         fuzzer.commit([])
         findings = sorted(fuzzer.examiner.findings.values(), key=lambda f: f.id)
+        after = self.job.afterwards(fuzzer, findings, store.path, self.reporter.note)
         for finding in findings:
             store.save_finding(finding)
         store.write_stats(stats)
         store.append_plot(stats)
         self.reporter.end(stats, findings, store.path)
-        return Run(findings, stats, fuzzer.corpus, store.path, [*self.job.notes(), *self.blind])
+        notes = [*self.job.notes(), *self.blind]
+        return Run(findings, stats, fuzzer.corpus, store.path, notes, after.least, after.sensitivity)
 
     def _fuzzer(self, space: InputSpace, groups: list[SeedGroup], store: RunStore | NullStore) -> Fuzzer:
         settings, target = self.settings, self.job.target

@@ -50,6 +50,8 @@ class Settings:
     compare: Any = "argmax"
     ties: bool = False
     covered: str = "a"
+    least: bool = False
+    sensitivity: bool = False
     objective: Any = None
     tolerance: tuple[float, float] = (1e-5, 1e-4)
     context: dict[str, Any] = field(default_factory=dict)

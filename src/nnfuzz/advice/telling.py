@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,6 @@ import torch
 from torch import Tensor
 
 from nnfuzz.advice.advise import Proposal, advise
-from nnfuzz.advice.layers import compare_layers, first_jump, table
 from nnfuzz.advice.remedy import dtype_of
 from nnfuzz.advice.search import safe_radius, search_with
 from nnfuzz.advice.static import static_warnings
@@ -86,7 +84,7 @@ def told_disagreement(finding: Finding, job: Job) -> list[str]:
     lines += _output_gap(finding)
     lines += _referee(details.get("referee", {}))
     if isinstance(job.target, PairTarget):
-        lines += _layers(finding, job.target)
+        lines += _layers(finding, job, job.target)
     return [*lines, *_facts(finding)]
 
 
@@ -195,29 +193,18 @@ def _referee(told: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _layers(finding: Finding, target: PairTarget) -> list[str]:
-    """The table of layers; nothing where the two models share no module names."""
+def _layers(finding: Finding, job: Job, target: PairTarget) -> list[str]:
+    """Where it begins, beside what the seeds of the run show, or, where they are gone, the finding's own seed."""
+    from nnfuzz.divergence.begins import Parting
+    from nnfuzz.divergence.usual import usual_seeds
 
-    def run(side: TorchTarget, names: dict[str, str]) -> Callable[[Any], Any]:
-        return lambda values: side.call({names.get(n, n): t.to(side.device) for n, t in values.items()})
-
+    whole = target.unit == "batch"
+    candidate = {n: (t[None] if whole else t).to(target.device) for n, t in finding.inputs.items()}
     try:
-        layers = compare_layers(
-            run(target.a, {}), target.a.model, run(target.b, target.names), target.b.model, finding.inputs, finding.seed
-        )
+        begins = Parting(target, usual_seeds(finding, job), job.objectives()[0]).begins(candidate)
     except Exception as error:
-        return [f"layer by layer: cannot be compared ({type(error).__name__})"]
-    if not layers:
-        return []
-    eps = min((torch.finfo(t.dtype).eps for t in finding.outputs.values() if t.is_floating_point()), default=1e-7)
-    jump = first_jump(layers, eps)
-    lines = ["", "relative difference layer by layer:", *(f"  {line}" for line in table(layers))]
-    if jump is not None:
-        times = "" if jump.usual == 0 else f", {jump.growth:.3g} times its usual size"
-        lines.append(f"it jumps first at {jump.name} ({jump.kind}): {jump.here:.2e} here{times}")
-    else:
-        lines.append("no layer differs more than it does on the seed: the inputs lie near the decision boundary")
-    return lines
+        return [f"layer by layer: cannot be compared ({type(error).__name__}: {(str(error).splitlines() or [''])[0]})"]
+    return ["", *begins.lines()]
 
 
 def _short(value: Any) -> str:

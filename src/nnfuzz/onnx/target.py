@@ -66,6 +66,10 @@ class OnnxTarget(TorchTarget):
         self.onnx = onnx
         self.program, trouble = interpreter_of(onnx)
         super().__init__(self.program or onnx, form, name=name or onnx.name, layers=layers)
+        self.quantized = any(
+            "Quantize" in n.op_type or n.op_type.startswith("QLinear") or n.op_type.endswith("Integer")
+            for n in onnx.proto.graph.node
+        )
         self.notes += trouble
         self.chunk = 0
         """Rows that one call of ONNX Runtime takes; 0 for no limit."""

@@ -41,6 +41,8 @@ class TorchTarget(Target):
 
     trainable = True
     """Whether somebody may want the gradients themselves, and not only be led by them."""
+    quantized = False
+    """Whether it is a graph of quantized values, whose gradients are guesses and cost much."""
     parts = "module"
     """What the parts are called of which the model is made."""
 
