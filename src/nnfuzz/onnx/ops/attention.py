@@ -9,9 +9,6 @@ from torch import Tensor
 
 from nnfuzz.onnx.ops.registry import Call, operator
 
-SOFTMAX_PRECISION = {1: torch.float32, 10: torch.float16, 11: torch.float64, 16: torch.bfloat16}
-"""Element types by their numbers in ONNX."""
-
 
 @operator("Attention")
 def attention(
@@ -93,7 +90,8 @@ def _bias(call: Call, q: Tensor, keys: int, mask: Tensor | None, past: int, vali
 
 def _softmax(call: Call, scores: Tensor, bias: Tensor | None) -> Tensor:
     """Probabilities of the keys; none for a query that may look at no key."""
-    precision = SOFTMAX_PRECISION.get(call.attr("softmax_precision", 0), scores.dtype)
+    code = call.attr("softmax_precision", 0)
+    precision = call.dtype(code) if code else scores.dtype
     if bias is None:
         return torch.softmax(scores.to(precision), -1).to(scores.dtype)
     blind = bias.amax(-1, keepdim=True) == -math.inf

@@ -66,13 +66,14 @@ def group_normalization(call: Call, x: Tensor, scale: Tensor, b: Tensor) -> Tens
     return F.group_norm(x, groups, scale, b, eps)
 
 
-STASH = {1: torch.float32, 10: torch.float16, 11: torch.float64, 16: torch.bfloat16}
-"""stash_type, the element type in which statistics are computed and put out, by its number in ONNX."""
+def _stash(call: Call) -> torch.dtype:
+    """The element type in which statistics are computed and put out."""
+    return call.dtype(call.attr("stash_type", 1))
 
 
 def _wide(call: Call, x: Tensor) -> Tensor:
     """x in the precision of the statistics; never narrower than x itself."""
-    return x.to(torch.promote_types(x.dtype, STASH[call.attr("stash_type", 1)]))
+    return x.to(torch.promote_types(x.dtype, _stash(call)))
 
 
 @operator("LayerNormalization")
@@ -80,7 +81,7 @@ def layer_normalization(call: Call, x: Tensor, scale: Tensor, b: Tensor | None =
     """x (*D) normalised over the axes from ``axis`` on → Y, Mean and InvStdDev (those axes are 1 there)."""
     axis = call.attr("axis", -1) % x.dim()
     shape, eps = list(x.shape[axis:]), call.attr("epsilon", EPSILON)
-    wide, stash = _wide(call, x), STASH[call.attr("stash_type", 1)]
+    wide, stash = _wide(call, x), _stash(call)
     if wide.dtype == x.dtype and list(scale.shape) == shape and (b is None or list(b.shape) == shape):
         y, mean, inverse = torch.native_layer_norm(x, shape, scale, b, eps)
     else:
