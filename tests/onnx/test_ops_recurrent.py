@@ -111,6 +111,20 @@ def test_ordinary_nodes_are_fused(monkeypatch: pytest.MonkeyPatch) -> None:
     assert called == list(GATES)
 
 
+@pytest.mark.parametrize("op", list(GATES))
+def test_may_be_mapped_over_candidates(op: str) -> None:
+    x = torch.randn(5, 3, 2, 2)
+    inputs = {"x": x[0].numpy(), "w": np.ones((1, 2 * GATES[op], 2)), "r": np.ones((1, 2 * GATES[op], 2))}
+    attrs = {"hidden_size": 2} | ({"linear_before_reset": 1} if op == "GRU" else {})
+    model = one_node(op, inputs, OUTPUTS[op], opset=14, **attrs)
+    feeds = {k: torch.as_tensor(v).float() for k, v in inputs.items()}
+
+    def run(one: torch.Tensor) -> torch.Tensor:
+        return ours(model, {**feeds, "x": one})[0]
+
+    assert torch.allclose(torch.func.vmap(run)(x), torch.stack([run(one) for one in x]), atol=1e-5)
+
+
 def test_clip_bounds_the_input_of_every_activation() -> None:
     """ONNX's text; its runtime leaves out the last activation of the LSTM."""
     w, r, x = np.full((1, 4, 1), 3, np.float32), np.zeros((1, 4, 1), np.float32), np.ones((3, 1, 1), np.float32)

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C._functorch import is_batchedtensor
 
 from nnfuzz.onnx.ops.recurrent_cells import CELLS, DEFAULT_ACTIVATIONS, Cell, activations
 from nnfuzz.onnx.ops.registry import Call, operator
@@ -69,9 +70,11 @@ def _recurrent(
     directions, hidden = r.shape[0], r.shape[2]
     zero = x.new_zeros(directions, x.shape[1], hidden)
     begin = [zero if s is None else s for s in states]
-    if lengths is not None and bool((lengths == x.shape[0]).all()):
+    mapped = any(t is not None and is_batchedtensor(t) for t in (x, w, r, b, lengths, *states))
+    if lengths is not None and not mapped and bool((lengths == x.shape[0]).all()):
         lengths = None
-    fused = _fused(call, directions) if lengths is None and p is None else None
+    # torch.func.vmap knows no rule for the fused forms.
+    fused = _fused(call, directions) if lengths is None and p is None and not mapped else None
     if fused is None:
         y, last = _loop(call, x, w, r, b, lengths, begin, p)
     else:
