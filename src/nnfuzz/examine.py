@@ -178,6 +178,8 @@ class Examiner:
         cause, trace = judge_alone(self.target, hit.objective, small)
         if cause is not None and trace is not None:
             found = self._locate(small, cause, cause.phase == "backward")
+            if cause.details.get("vanishes again") and found is not None:
+                cause.symptom = found.symptom
             if self._text(cause, found) == text:
                 note = "" if shrinker.complete else f"shrinking stopped early, after {shrinker.tried:,} inputs"
                 return small, found, Confirmation("confirmed", cause, trace), note

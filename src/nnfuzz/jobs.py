@@ -141,7 +141,8 @@ class NanJob(Job):
         return found
 
     def guides(self, objectives: list[Objective]) -> list[Guide]:
-        return [SiteGuide(self.side)]
+        looked_at = any(o.want.backward for o in objectives)
+        return [SiteGuide(self.side, backward=looked_at or self.side.trainable)]
 
     def searched(self) -> str:
         where = {"layers": " and in every layer's output", "internal": " and inside"}.get(self.settings.watch, "")

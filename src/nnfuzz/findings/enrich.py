@@ -86,8 +86,9 @@ class Enricher:
         finding.details["run"]["onnx"] = foreign
         if isinstance(target, PairTarget):
             finding.details["run"] |= {"outputs": target.outputs, "names_b": target.names}
-        if finding.site is not None:
-            finding.details |= side.part_facts(finding.site.module)
+        layer = next((n[6:] for n in finding.details.get("nonfinite", {}) if n.startswith("layer ")), "")
+        if finding.site is not None or layer:
+            finding.details |= side.part_facts(finding.site.module if finding.site is not None else layer)
         elif finding.symptom in ("nan", "+inf", "-inf") and finding.phase == "forward":
             if isinstance(target, PairTarget) and finding.details.get("broken side") == "B":
                 side, candidate = target.b, target.for_b(candidate)

@@ -43,8 +43,9 @@ class SiteGuide:
         seen: targets met so far, by key, with the site key that a finding there would carry.
     """
 
-    def __init__(self, side: TorchTarget):
-        self.side = side
+    def __init__(self, side: TorchTarget, *, backward: bool = True):
+        """``backward``: whether failures of gradients are wanted as well."""
+        self.side, self.backward = side, backward
         self.seen: dict[str, str] = {}
         self._backward: set[str] = set()
 
@@ -67,7 +68,7 @@ class SiteGuide:
         args, kwargs = self.side.form.bind(inputs)
 
         def wanted(site: Any, hazard: Any) -> bool:
-            return not skip(f"{site.key}!{hazard.id}")
+            return (self.backward or site.phase != "backward") and not skip(f"{site.key}!{hazard.id}")
 
         with torch.inference_mode(False), torch.enable_grad():
             seen = observe(self.side.model, args, kwargs, rows=rows, select=wanted)

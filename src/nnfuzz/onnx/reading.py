@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -230,8 +231,8 @@ class _Reader:
 def _tensor(name: str, value: Any) -> Tensor:
     if isinstance(value, Tensor):
         return value
-    if isinstance(value, bool | int | float):
-        return torch.tensor(value)
+    if isinstance(value, bool | int | float | np.generic):
+        return torch.as_tensor(np.asarray(value)) if isinstance(value, np.generic) else torch.tensor(value)
     raise UsageError(f"the seeds give the input {name!r} a {type(value).__name__}, but a tensor is needed")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -46,6 +47,10 @@ _FATAL = 4
 _NO_NUMPY = (torch.bfloat16, torch.float8_e4m3fn, torch.float8_e4m3fnuz, torch.float8_e5m2, torch.float8_e5m2fnuz)
 
 
+class OnnxRuntimeError(RuntimeError):
+    """What ONNX Runtime says against inputs, without its frame."""
+
+
 class OnnxModel(ForeignModel):
     """What ``nnfuzz.onnx.load`` gives.
 
@@ -81,16 +86,20 @@ class OnnxModel(ForeignModel):
         """Outputs by name, and those of the tensors inside the graph that ``extra`` names. A sequence gives ``name.0``,
         ``name.1`` …, a sequence of maps (class → number) one column a class; text is left out.
 
-        Raises whatever ONNX Runtime raises for these inputs.
+        Raises:
+            OnnxRuntimeError: ONNX Runtime refuses these inputs.
         """
         session = self.session(extra)
         feeds = {name: _fed(t) for name, t in inputs.items()}
         names = [s.name for s in self.outputs] + list(extra)
-        if any(s.dtype in _NO_NUMPY for s in self.outputs):
-            values = session.run_with_ort_values(names, {n: _as_ort(v) for n, v in feeds.items()}, self._run_options)
-            got = [_from_ort(v) for v in values]
-        else:
-            got = session.run(names, feeds, self._run_options)
+        try:
+            if any(s.dtype in _NO_NUMPY for s in self.outputs):
+                held = {n: _as_ort(v) for n, v in feeds.items()}
+                got = [_from_ort(v) for v in session.run_with_ort_values(names, held, self._run_options)]
+            else:
+                got = session.run(names, feeds, self._run_options)
+        except Exception as error:
+            raise OnnxRuntimeError(first_line(error)) from error
         found: Named = {}
         for name, value in zip(names, got, strict=True):
             _collect(name, value, found)
@@ -268,5 +277,15 @@ def _collect(name: str, value: Any, into: Named) -> None:
 
 
 def first_line(error: Exception) -> str:
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    return lines[0].partition("] : ")[2].strip() or lines[0] if lines else type(error).__name__
+    """What an error of ONNX Runtime says, in one line: "Gather node 'look_up': index out of bounds"."""
+    text = " ".join(str(error).split())
+    text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", text)
+    text = text.removesuffix(" Please fix either the inputs/outputs or the model.")
+    found = re.findall(
+        r"Non-zero status code returned while running (\w+) node\. Name:'([^']*)' Status Message: ", text
+    )
+    if found:
+        op, name = found[-1]
+        said = re.sub(r"^/\S+ .*?\) ", "", text.rpartition("Status Message: ")[2])  # without the place in its sources
+        text = f"{op} node {name!r}: {said}"
+    return text or type(error).__name__

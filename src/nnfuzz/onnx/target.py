@@ -214,9 +214,10 @@ class OnnxTarget(TorchTarget):
         return "the interpreter gives finite numbers here, where ONNX Runtime does not: no operation can be named"
 
     def part_facts(self, path: str) -> dict[str, Any]:
+        tap = next((t for t in self._watched or [] if t.label == path), None)
         call = getattr(self.program.get_submodule(path), "onnx", None) if self.program is not None and path else None
         if call is None:
-            return {}
+            return {"node": {"name": path, "gives": [tap.value]}} if tap is not None else {}
         operator = f"{call.domain}.{call.op}" if call.domain else call.op
         about = {
             "name": call.name or path,
