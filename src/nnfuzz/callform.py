@@ -147,9 +147,8 @@ def parameters(model: Callable[..., Any]) -> tuple[list[str], bool, bool]:
     declared = getattr(model, "declared_inputs", None)
     if isinstance(declared, tuple):  # a graph file names its inputs, and not all of the names are Python's
         return list(declared), False, False
-    scripted: Any = getattr(model, "forward", None) if isinstance(model, torch.jit.ScriptModule) else model
     if isinstance(model, torch.jit.ScriptModule | torch.jit.ScriptFunction):
-        return [a.name for a in scripted.schema.arguments if a.name != "self"], False, False
+        return [a.name for a in _scripted(model)], False, False
     if (exported := _exported(model)) is not None:
         return [n for n in exported.orig_args if n != "self"], False, False
     try:
@@ -162,16 +161,31 @@ def parameters(model: Callable[..., Any]) -> tuple[list[str], bool, bool]:
     return [n for n, k in kinds if k not in stars], any_keyword, any_position
 
 
-def _all_given(model: Callable[..., Any], candidate: Any) -> None:
-    """Raises ``UsageError`` when the seeds give fewer inputs than the model asks for."""
-    if isinstance(model, torch.jit.ScriptModule | torch.jit.ScriptFunction | torch.fx.GraphModule):
-        return
+def _scripted(model: Any) -> list[Any]:
+    """The arguments of TorchScript, without the module itself, whatever its author called it."""
+    if isinstance(model, torch.jit.ScriptModule):
+        return list(model.forward.schema.arguments)[1:]
+    return list(model.schema.arguments)
+
+
+def _needed(model: Callable[..., Any]) -> list[str]:
+    """Names of the inputs that a call must give; empty where that cannot be known (an exported program says it
+    itself)."""
+    if isinstance(model, torch.jit.ScriptModule | torch.jit.ScriptFunction):
+        return [a.name for a in _scripted(model) if not a.has_default_value()]
+    if isinstance(model, torch.fx.GraphModule):
+        return []
     try:
         found = inspect.signature(model.forward if isinstance(model, torch.nn.Module) else model).parameters.values()
     except (TypeError, ValueError):
-        return
+        return []
     plain = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    needed = [p.name for p in found if p.default is p.empty and p.kind in plain]
+    return [p.name for p in found if p.default is p.empty and p.kind in plain]
+
+
+def _all_given(model: Callable[..., Any], candidate: Any) -> None:
+    """Raises ``UsageError`` when the seeds give fewer inputs than the model asks for."""
+    needed = _needed(model)
     given = len(candidate) if isinstance(candidate, dict | tuple) else 1
     if given < len(needed):
         names = ", ".join(candidate) if isinstance(candidate, dict) else f"{given} of them"

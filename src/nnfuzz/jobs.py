@@ -307,7 +307,7 @@ class DiffJob(Job):
             self.pair.b.drive = self.pair.b.drive if self.side.drive == self.pair.b.drive else "loop"
 
     def objectives(self) -> list[Objective]:
-        return [Disagreement(self.settings.compare, ties=self.settings.ties)]
+        return [Disagreement(self.settings.compare, ties=self.settings.ties, unit=self.side.unit)]
 
     def searched(self) -> str:
         name = self.settings.compare if isinstance(self.settings.compare, str) else "the given comparison"

@@ -159,7 +159,7 @@ class Session:
 
     def _say_if_blind(self, fuzzer: Fuzzer) -> None:
         """A search that cannot find anything must not end with "nothing found" alone."""
-        for text in dict.fromkeys(o.blind for o in fuzzer.objectives if o.blind):
+        for text in dict.fromkeys(o.remark for o in fuzzer.objectives if o.remark):
             self.reporter.note(text)
             self.blind.append(text)
 

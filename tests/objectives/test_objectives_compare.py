@@ -78,13 +78,19 @@ def test_comparisons_of_ones_own() -> None:
 @pytest.mark.parametrize(
     ("spec", "shape", "said"),
     [
-        ("topk:x", (2, 9), "has a parameter that is not a number"),
+        ("topk:x", (2, 9), "does not fit: topk takes how many classes, at least 1: topk:5"),
+        ("topk:0", (2, 9), "does not fit: topk takes how many classes"),
+        ("cosine:5", (2, 9), "does not fit: cosine takes the least similarity, from -1 to 1: cosine:0.99"),
+        ("allclose:-1", (2, 9), "does not fit: allclose takes an absolute and a relative tolerance from 0 up"),
+        ("allclose:1,2,3", (2, 9), "does not fit: allclose takes"),
+        ("threshold:nan", (2, 9), "does not fit: threshold takes a finite number"),
         ("levenshtein", (2, 9), "is not known: choose argmax"),
         ("argmax", (2, 1), "at least two classes"),
         ("argmax", (2,), "at least two classes"),
-        ("argmax:7", (2, 3), "at least two classes"),
+        ("argmax:7", (2, 3), "argmax:7 asks for axis 7, but the output has shape (2, 3): name another axis"),
+        ("argmax:0", (2, 3), "argmax:0 asks for the axis that counts the candidates"),
         ("topk:5", (2, 5), "needs more than 5 classes"),
-        ("topk:2", (9,), "needs more than 2 classes"),
+        ("topk:2", (9,), "at least two classes"),
     ],
 )
 def test_comparisons_that_do_not_fit(spec: str, shape: tuple[int, ...], said: str, refused: Any) -> None:

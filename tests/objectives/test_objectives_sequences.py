@@ -71,8 +71,8 @@ def test_what_the_texts_part_at_is_told() -> None:
         ("ctc", (1, 4), "ctc reads an output of shape (batch, time, classes), but it has shape (1, 4)"),
         ("ctc:9", (1, 4, 3), "ctc:9 names no class: the output has 3"),
         ("detection", (1, 4), "detection needs an output (batch, n, 6), or boxes (batch, n, 4) and scores (batch, n)"),
-        ("detection:0.5,7", (1, 4, 6), "detection:0.5,7 is not SCORE,IOU with an IOU in (0, 1]"),
-        ("ctc:x", (1, 4, 3), "has a parameter that is not a number"),
+        ("detection:0.5,7", (1, 4, 6), "detection takes the least score and the least overlap, in (0, 1]"),
+        ("ctc:x", (1, 4, 3), "ctc takes the class of the blank, a whole number: ctc:0"),
         ("boxes", (1, 4, 6), "the comparison 'boxes' is not known: choose argmax"),
     ],
 )

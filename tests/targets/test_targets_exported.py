@@ -1,4 +1,5 @@
-"""Exported programs take each argument in the way it was exported; seeds of any form find their places."""
+"""Exported programs take each argument in the way it was exported, scripted ones under the names of their signature;
+seeds of any form find their places."""
 
 from __future__ import annotations
 
@@ -78,4 +79,31 @@ def test_a_dict_that_is_one_input(programs: dict[str, Any]) -> None:
 def test_a_missing_input_is_named(programs: dict[str, Any], which: str, seeds: Any, refused: Any) -> None:
     assert refused(read_seeds, seeds, programs[which]) == (
         "the model was exported with the inputs image, scale, but the seeds give no scale: give them all"
+    )
+
+
+class ScriptedOddly(nn.Module):
+    def forward(me, image: Tensor, scale: Tensor) -> Tensor:  # noqa: N805
+        return image * scale
+
+
+@pytest.fixture
+def scripted() -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return torch.jit.script(ScriptedOddly())
+
+
+@pytest.mark.parametrize(
+    "seeds", [(X, S), {"scale": S, "image": X}, {"a": X, "b": S}, {"x": X, "image": X, "scale": S}]
+)
+def test_seeds_of_a_script(scripted: Any, seeds: Any) -> None:
+    read = read_seeds(seeds, scripted)
+    assert torch.equal(read.form.call(scripted, read.groups[0].batch), X * S)
+    assert ("'x' in the seeds is left out" in "".join(read.notes)) == ("x" in seeds)
+
+
+def test_a_missing_input_of_a_script(scripted: Any, refused: Any) -> None:
+    assert refused(read_seeds, {"image": X}, scripted) == (
+        "the model takes the inputs image, scale but the seeds give image: give them all"
     )

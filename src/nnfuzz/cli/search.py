@@ -22,6 +22,7 @@ from nnfuzz.cli.options import (
 )
 from nnfuzz.errors import UsageError
 
+from nnfuzz.loading.comparisons import check_comparison
 JOB = "What counts"
 COPIES = ("fp16", "bf16", "int8", "int8-dynamic", "int8-static")
 
@@ -97,6 +98,7 @@ def diff(
             metavar="HOW",
             panel=JOB,
             help="argmax, topk:5, threshold:0.5, allclose:ATOL,RTOL, cosine:0.99, ctc:BLANK (texts read from frames), "
+            callback=checked("--compare", check_comparison),
             "detection:SCORE,IOU (boxes), or your own file.py:fn.",
             default="argmax",
         ),

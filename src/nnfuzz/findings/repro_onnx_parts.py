@@ -219,13 +219,16 @@ def disagree(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> bool:
         return one != other  # not finite on one side only
     kind, _, how = COMPARE.partition(":")
     x, y = main_output(a), main_output(b)
+    before = int(UNIT == "batch")
+    own = x.ndim - before  # axes are counted in the model's own output
+    axis = before + (int(float(how)) % own if how and kind == "argmax" else 1 if own in (2, 4, 5) else own - 1)
     if kind == "argmax":
-        axis = int(how) if how else 1 if x.ndim in (2, 4, 5) else -1
         print(f"argmax: a. {x.argmax(axis).flatten().tolist()[:8]}, b. {y.argmax(axis).flatten().tolist()[:8]}")
         return not np.array_equal(x.argmax(axis), y.argmax(axis))
     if kind == "topk":
-        k = int(how or 5)
-        top = [np.sort(np.argsort(-v.astype(np.float32), axis=-1, kind="stable")[..., :k], axis=-1) for v in (x, y)]
+        k = int(float(how or 5))
+        last = [-np.moveaxis(v.astype(np.float32), axis, -1) for v in (x, y)]
+        top = [np.sort(np.argsort(v, axis=-1, kind="stable")[..., :k], axis=-1) for v in last]
         return not np.array_equal(top[0], top[1])
     if kind == "threshold":
         return not np.array_equal(x > float(how or 0.5), y > float(how or 0.5))

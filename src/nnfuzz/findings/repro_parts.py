@@ -446,12 +446,14 @@ def disagree(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
         return one != other  # not finite on one side only
     kind, _, how = COMPARE.partition(":")
     x, y = main_output(a), main_output(b).to(DEVICE)
+    before = int(UNIT == "batch")
+    own = x.dim() - before  # axes are counted in the model's own output
+    axis = before + (int(float(how)) % own if how and kind == "argmax" else 1 if own in (2, 4, 5) else own - 1)
     if kind == "argmax":
-        axis = int(how) if how else 1 if x.dim() in (2, 4, 5) else -1
         print(f"argmax: a. {x.argmax(axis).flatten().tolist()[:8]}, b. {y.argmax(axis).flatten().tolist()[:8]}")
         return not torch.equal(x.argmax(axis), y.argmax(axis))
     if kind == "topk":
-        top = [t.float().topk(int(how or 5), dim=-1).indices.sort(-1).values for t in (x, y)]
+        top = [t.float().movedim(axis, -1).topk(int(float(how or 5))).indices.sort(-1).values for t in (x, y)]
         return not torch.equal(top[0], top[1])
     if kind == "threshold":
         return not torch.equal(x > float(how or 0.5), y > float(how or 0.5))

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from nnfuzz.errors import UsageError
+from nnfuzz.loading.comparisons import check_comparison, is_function
 from nnfuzz.loading.models import Model, load_model, runtime_of
 from nnfuzz.loading.objects import load_object
 
@@ -50,11 +51,7 @@ def load_compare(text: str | None) -> str | Callable[..., Any] | None:
     """``argmax``, ``topk:5``, ``allclose:…`` stay words; ``pkg.mod:fn`` and ``file.py:fn`` become the function."""
     if text is None:
         return None
-    head, colon, rest = text.partition(":")
-    names_code = colon and rest.replace(".", "_").isidentifier() and (head.endswith(".py") or head.isidentifier())
-    if names_code or ("." in head and colon):
-        return load_function(text, "the comparison")
-    return text
+    return load_function(text, "the comparison") if is_function(text) else check_comparison(text)
 
 
 def load_objective(text: str | None) -> str | Callable[..., Any] | None:

@@ -50,8 +50,9 @@ class Objective(ABC):
 
     name: ClassVar[str]
     want: Want = Want()
-    blind: str = ""
-    """Set by ``learn``: why no output of this model can ever be a hit, in one sentence for the user."""
+    remark: str = ""
+    """Set by ``learn``: what the user should know of these outputs, in one sentence; above all, that none of them can
+    ever be a hit."""
 
     def learn(self, trace: Trace, batch: Batch) -> None:  # noqa: B027  (most objectives have nothing to learn)
         """Sees the seeds once, before fuzzing."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from nnfuzz.errors import UsageError
+from nnfuzz.loading.comparisons import check_comparison
 from nnfuzz.objectives.base import flat, floating
 from nnfuzz.registry import Registry
 
@@ -47,18 +48,16 @@ MARGINS = ("argmax", "topk", "threshold", "ctc", "detection")
 
 def comparison(spec: str | Callable[..., Any], unit: str = "sample") -> Comparison:
     """From a word in ``COMPARISONS`` and what follows its colon, or a function of both models' outputs that returns a
-    bool mask or ``(mask, score)``."""
+    bool mask or ``(mask, score)``. ``unit``: with "batch" the outputs have an axis of candidates before their own."""
     if callable(spec):
         return _custom(spec)
     name, _, rest = spec.partition(":")
     if name not in COMPARISONS:
         raise UsageError(f"the comparison {spec!r} is not known: choose {', '.join(EXAMPLES)}, or pkg.mod:function")
-    try:
-        return COMPARISONS[name](rest.strip())
-    except UsageError:
-        raise
-    except ValueError:
-        raise UsageError(f"the comparison {spec!r} has a parameter that is not a number: write, say, topk:5") from None
+    check_comparison(spec)
+    if name in _OF_CLASSES:
+        return _OF_CLASSES[name](rest.strip(), unit)
+    return COMPARISONS[name](rest.strip())
 
 
 def main_output(outputs: Named) -> Tensor:
@@ -69,16 +68,35 @@ def main_output(outputs: Named) -> Tensor:
     return next((t for n, t in named.items() if n.rpartition(".")[2] == "logits"), next(iter(named.values())))
 
 
-def top2(outputs: Named, axis: int | None) -> tuple[Tensor, Tensor]:
-    """``(label, margin)``, each ``(batch, positions)``; the margin is relative to the larger of the top two."""
-    scores = ordered(main_output(outputs), "argmax")
-    if axis is None:
-        axis = 1 if scores.dim() in (2, 4, 5) else -1
-    if scores.dim() < 2 or not -scores.dim() <= axis < scores.dim() or scores.shape[axis] < 2:
+def class_axis(shape: Sequence[int]) -> int:
+    """Which axis of a model's own output counts classes, if nobody says: the second of (rows, classes), of pictures and
+    of volumes, else the last."""
+    return 1 if len(shape) in (2, 4, 5) else len(shape) - 1
+
+
+def class_scores(outputs: Named, axis: int | None, unit: str, name: str) -> tuple[Tensor, int]:
+    """The main output and its class axis, counted from the front of the batched tensor. ``axis``: as the user counts,
+    in the model's own output."""
+    scores = ordered(main_output(outputs), name)
+    before = 1 if unit == "batch" else 0
+    own = tuple(scores.shape[before:])
+    if axis is not None and not -len(own) <= axis < len(own):
+        raise UsageError(f"{name}:{axis} asks for axis {axis}, but the output has shape {own}: name another axis")
+    at = class_axis(own) if axis is None else axis % len(own)
+    if unit == "sample" and at == 0 and axis is not None:
+        raise UsageError(f"{name}:{axis} asks for the axis that counts the candidates, of {own}: name another axis")
+    if not own or at + before == 0 or own[at] < 2:
         raise UsageError(
-            f"argmax needs at least two classes, but the output has shape {tuple(scores.shape)} (first axis: "
-            "candidates): use --compare threshold:0.5 or allclose:1e-3,1e-2"
+            f"{name} needs at least two classes, but the output has shape {own}"
+            f"{' (first axis: candidates)' if unit == 'sample' else ''}: "
+            "use --compare threshold:0.5 or allclose:1e-3,1e-2"
         )
+    return scores, at + before
+
+
+def top2(outputs: Named, axis: int | None, unit: str = "sample") -> tuple[Tensor, Tensor]:
+    """``(label, margin)``, each ``(batch, positions)``; the margin is relative to the larger of the top two."""
+    scores, axis = class_scores(outputs, axis, unit, "argmax")
     values, labels = scores.float().topk(2, dim=axis)
     first, second = values.select(axis, 0), values.select(axis, 1)
     margin = (first - second) / torch.maximum(first.abs(), second.abs()).clamp(min=1e-30)
@@ -91,12 +109,11 @@ def ordered(scores: Tensor, name: str) -> Tensor:
     return scores
 
 
-@COMPARISONS.register("argmax")
-def _argmax(rest: str) -> Comparison:
-    axis = int(rest) if rest else None
+def _argmax(rest: str, unit: str = "sample") -> Comparison:
+    axis = int(float(rest)) if rest else None
 
     def compare(a: Named, b: Named) -> Compared:
-        (label_a, margin_a), (label_b, margin_b) = top2(a, axis), top2(b, axis)
+        (label_a, margin_a), (label_b, margin_b) = top2(a, axis, unit), top2(b, axis, unit)
         other = label_a != label_b
         real = other & ((margin_a > TIE) | (margin_b > TIE))
         near = torch.minimum(margin_a, margin_b).nan_to_num(0.0)
@@ -122,17 +139,15 @@ def _argmax(rest: str) -> Comparison:
     return compare
 
 
-@COMPARISONS.register("topk")
-def _topk(rest: str) -> Comparison:
-    k = int(rest or 5)
-    if k < 1:
-        raise UsageError(f"topk:{k} looks at no class: give topk:1 or more")
+def _topk(rest: str, unit: str = "sample") -> Comparison:
+    k = int(float(rest or 5))
 
     def compare(a: Named, b: Named) -> Compared:
         sets, margins = [], []
         for side in (a, b):
-            scores = ordered(main_output(side), "topk").float()
-            classes = scores.shape[-1] if scores.dim() > 1 else 1
+            scores, axis = class_scores(side, None, unit, "topk")
+            scores = scores.float().movedim(axis, -1)
+            classes = scores.shape[-1]
             if classes <= k:
                 raise UsageError(f"topk:{k} needs more than {k} classes, but the output has {classes}")
             values, labels = scores.topk(k + 1, dim=-1)
@@ -148,6 +163,12 @@ def _topk(rest: str) -> Comparison:
         return Compared(differ, tie, -torch.minimum(*margins).nan_to_num(0.0), margin_a=margins[0], margin_b=margins[1])
 
     return compare
+
+
+_OF_CLASSES = {"argmax": _argmax, "topk": _topk}
+"""Comparisons that must know which axis counts classes, and so whether candidates have an axis of their own."""
+for _name, _made in _OF_CLASSES.items():
+    COMPARISONS.register(_name)(_made)
 
 
 @COMPARISONS.register("threshold")

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from nnfuzz.errors import UsageError
 from nnfuzz.objectives.base import OBJECTIVES, Cause, Objective, Verdict, flat, floating, told_outputs
-from nnfuzz.objectives.compare import MARGINS, Compared, comparison
+from nnfuzz.objectives.compare import MARGINS, Compared, class_axis, comparison, main_output
 from nnfuzz.objectives.nonfinite import symptom_of
 from nnfuzz.space import Batch
 from nnfuzz.targets.base import Trace
@@ -25,14 +25,16 @@ class Disagreement(Objective):
     Args:
         compare: see ``objectives.compare.comparison``.
         ties: count ties as well.
+        unit: "sample", or "batch": candidates are whole inputs.
     """
 
     name = "disagreement"
 
-    def __init__(self, compare: str | Callable[..., Any] = "argmax", *, ties: bool = False):
+    def __init__(self, compare: str | Callable[..., Any] = "argmax", *, ties: bool = False, unit: str = "sample"):
         self.compare_name = compare if isinstance(compare, str) else getattr(compare, "__name__", "custom")
         self.compare, self.ties = compare, ties
-        self._compare = comparison(compare)
+        self.unit = unit
+        self._compare = comparison(compare, unit)
         self._by_design: tuple[dict[str, Tensor], dict[str, Tensor]] = ({}, {})
         self.has_margin = self.compare_name.partition(":")[0] in MARGINS
 
@@ -44,6 +46,13 @@ class Disagreement(Objective):
             raise UsageError(
                 f"there is no floating-point number in the outputs to compare (A: {told}): use --compare file.py:fn"
             )
+        if self.compare_name in ("argmax", "topk"):
+            own = tuple(main_output(a).shape)[self.unit == "batch" :]
+            if len(own) > 2:
+                self.remark = (
+                    f"classes are taken to lie on axis {class_axis(own)} of the output, whose shape is {own}: "
+                    "--compare argmax:AXIS names another"
+                )
         for (name_a, x), (name_b, y) in zip(a.items(), b.items(), strict=False):
             if x.shape == y.shape:
                 design = (flat(x).isinf() & (flat(x) == flat(y))).all(0)

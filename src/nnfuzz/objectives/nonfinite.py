@@ -33,7 +33,7 @@ class NonFinite(Objective):
 
     def learn(self, trace: Trace, batch: Batch) -> None:
         if not any(t.numel() for t in _watched(trace).values()):
-            self.blind = (
+            self.remark = (
                 f"no output holds a floating-point number ({told_outputs(trace.outputs)}), so none can be NaN or Inf: "
                 "--watch internal looks inside the model, nnfuzz fuzz --objective judges outputs of any kind"
             )

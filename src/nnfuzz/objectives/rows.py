@@ -24,7 +24,7 @@ class RowsDiffer(Objective):
     def learn(self, trace: Trace, batch: Batch) -> None:
         if not any(t.numel() for t in trace.outputs.values()):
             mine = {n.removeprefix("together."): t for n, t in trace.outputs.items() if n.startswith("together.")}
-            self.blind = f"no output holds a number ({told_outputs(mine)}), so no row can differ"
+            self.remark = f"no output holds a number ({told_outputs(mine)}), so no row can differ"
 
     def judge(self, trace: Trace, batch: Batch) -> Verdict:
         worst, keys = self._excess(trace, size(batch))
