@@ -23,6 +23,7 @@ _HOME = {
     "shrink": "rerun",
     "explain": "advice.explain",
     "find_nans_in_training": "training",
+    "fuzz_text": "text.api",
     "Finding": "findings.finding",
     "Run": "run",
     "Settings": "settings",
@@ -47,6 +48,7 @@ __all__ = [
     "find_nans",
     "find_nans_in_training",
     "fuzz",
+    "fuzz_text",
     "repro",
     "resume",
     "shrink",
@@ -60,6 +62,7 @@ if TYPE_CHECKING:
     from nnfuzz.run import Run
     from nnfuzz.settings import Settings
     from nnfuzz.targets.base import Target
+    from nnfuzz.text.api import fuzz_text
 
 
 def __getattr__(name: str) -> Any:

@@ -200,6 +200,13 @@ def resume(
                 f"start one from it with {as_seeds(manifest, path)}"
             )
         context = manifest.get("context", {})
+        if manifest["settings"].get("job") == "text":
+            from nnfuzz.text import again
+
+            limits = {"max_inputs": max_inputs, "max_seconds": max_seconds, "stop_on_first": stop_on_first}
+            return again.resume(
+                path, store, model=model, model_b=model_b, objective=objective, reporter=reporter, **limits
+            )
         settings = Settings.from_json(
             manifest["settings"],
             objective=objective or object_by_name(context, "objective"),

@@ -37,6 +37,10 @@ class ReproResult:
 def repro(finding_dir: str | Path, model: Any = None, model_b: Any = None) -> ReproResult:
     """Runs a saved finding in the real model. ``model`` is needed when the run was started in Python."""
     finding = load_finding(Path(finding_dir))
+    if _is_text(finding):
+        from nnfuzz.text import again
+
+        return again.repro(finding_dir, model, model_b)
     job = job_of(finding, finding_dir, model, model_b)
     with job.target_session():
         job.prepare()
@@ -52,6 +56,10 @@ def repro(finding_dir: str | Path, model: Any = None, model_b: Any = None) -> Re
     return ReproResult(seen.cause.symptom == finding.symptom, seen.cause.symptom, lines)
 
 
+def _is_text(finding: Finding) -> bool:
+    return bool(finding.details.get("run", {}).get("job") == "text")
+
+
 def reseed(run: int) -> None:
     """A model that draws random numbers draws the same ones in every rerun."""
     torch.manual_seed(run)
@@ -60,6 +68,10 @@ def reseed(run: int) -> None:
 def shrink(finding_dir: str | Path, model: Any = None, model_b: Any = None, max_inputs: int = 20_000) -> Finding:
     """Shrinks a saved finding further and saves it in place; returns it. It only ever gets nearer to its seed."""
     finding = load_finding(Path(finding_dir))
+    if _is_text(finding):
+        from nnfuzz.text import again
+
+        return again.shrink(finding_dir, model, model_b, max_inputs)
     job = job_of(finding, finding_dir, model, model_b)
     if any(finding.inputs[n].shape != finding.seed[n].shape for n in finding.inputs):
         raise UsageError("the finding has other shapes than its seed, and such findings cannot be shrunk yet")

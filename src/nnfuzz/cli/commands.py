@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nnfuzz.cli import again, corpus, onnx, search, show, train
+from nnfuzz.cli import again, corpus, onnx, search, show, text, train
 from nnfuzz.cli.app import app
 from nnfuzz.cli.groups import Command, expand
 
@@ -13,6 +13,7 @@ _COMMANDS: dict[str, tuple[Command, str]] = {
     "diff": (search.diff, SEARCHES),
     "fuzz": (search.fuzz, SEARCHES),
     "rows": (search.rows, SEARCHES),
+    "text": (text.text, SEARCHES),
     "train": (train.train, SEARCHES),
     "seeds": (onnx.seeds, SEARCHES),
     "demo": (train.demo, SEARCHES),

@@ -91,5 +91,6 @@ def status_line(stats: Stats, findings: Sequence[Finding]) -> str:
         parts.append(f"best {short(stats.best_score)}")
     if findings:
         nearest = min(f.distance.get("linf", math.inf) for f in findings)
-        parts.append(f"{plural(len(findings), 'finding')} (nearest L∞ {short(nearest)})")
+        near = f" (nearest L∞ {short(nearest)})" if math.isfinite(nearest) else ""
+        parts.append(plural(len(findings), "finding") + near)
     return "  ".join(parts)

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 NUMBERS_SHOWN = 8
-HIDDEN = {"run"}
-"""Details of a finding that are there for ``repro`` and say nothing to a reader."""
+HIDDEN = {"run", "goal", "near", "prompt", "continuation", "spans", "steps", "draws", "of draws", "B continues"}
+"""Details of a finding that are there for ``repro``, or that are told above."""
 
 
 def show_path(path: Path, as_json: bool, console: Console | None = None) -> bool:

@@ -75,6 +75,10 @@ def about(finding: Finding, path: str | Path | None) -> list[RenderableType]:
             rows.append(("", Text(finding.site.source.strip(), style="green")))
     if finding.severity and math.isfinite(finding.severity):
         rows.append(("severity", Text(short(finding.severity))))
+    if "near" in finding.details:
+        from nnfuzz.text.telling import rows as told
+
+        rows += [(label, Text(text)) for label, text in told(finding)]
     rows.append(("distance", Text(nearness(finding))))
     rows.append(("found", Text(seen(finding))))
     rows += [("note", Text(note)) for note in finding.notes[:3]]

@@ -53,6 +53,8 @@ def place(finding: Finding) -> str:
 def nearness(finding: Finding) -> str:
     """``L∞ 0.31, L2 1.2, 14 of 784 elements changed, from seed 3``."""
     linf = finding.distance.get("linf", math.inf)
+    if "near" in finding.details:  # text has no distance
+        return f"{finding.details['near']}, from seed {finding.seed_index}"
     if math.isinf(linf):
         return f"another shape than seed {finding.seed_index}"
     if linf == 0:
@@ -80,4 +82,6 @@ def one_line(finding: Finding) -> str:
     linf = finding.distance.get("linf", math.inf)
     distance = "another shape than" if math.isinf(linf) else f"L∞ {short(linf)} from"
     status = f" ({finding.status})" if finding.status != "confirmed" else ""
+    if "near" in finding.details:
+        return f"{finding.id}  {what(finding)}, {nearness(finding)}{status}"
     return f"{finding.id}  {what(finding)}{spot}, {distance} seed {finding.seed_index}{status}"

@@ -1,0 +1,95 @@
+"""The public face of the search in text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from nnfuzz.errors import UsageError
+from nnfuzz.report.base import Reporter
+from nnfuzz.run import Run
+from nnfuzz.text.models.load import load_given
+from nnfuzz.text.prompts import as_prompts, load_prompts
+from nnfuzz.text.session import TextSession
+from nnfuzz.text.settings import TextSettings
+
+
+def fuzz_text(
+    model: Any,
+    seeds: Any,
+    *,
+    objective: Any,
+    model_b: Any = None,
+    as_: str | None = None,
+    kind: str | None = None,
+    max_new: int = 64,
+    temperature: float = 0.0,
+    sample_seed: int = 0,
+    max_prompt: int | None = None,
+    alphabet: str = "unicode",
+    allow_special: bool = False,
+    dictionary: Sequence[str] = (),
+    max_inputs: int | None = 10_000,
+    max_seconds: float | None = 60,
+    stop_on_first: bool = False,
+    seed: int = 0,
+    device: str | None = None,
+    out: str | Path | None = None,
+    reporter: Reporter | None = None,
+    context: dict[str, Any] | None = None,
+    **more: Any,
+) -> Run:
+    """Searches for prompts that make a language model misbehave.
+
+    Args:
+        model: a function ``generate(prompts) -> texts`` (with an optional attribute ``activations``, a function from
+            prompts to an array), a module with ``logits`` (see ``text.models.recurrent``), a Hugging Face model or a
+            pair of one and its tokenizer, or a text that names one: ``file.py:name``, or a folder.
+        seeds: a list of texts, or of lists of ids; an integer array ``(n, length)`` padded with −1; or a path.
+        objective: one or a list: ``"repeat:5"``, ``"loop:4"``, ``"blacklist:words.txt"``, ``"words:a,b"``,
+            ``"regex:…"``, ``"echo:20"``, ``"endless"``, ``"empty"``, ``"utf8"``, ``"nonfinite"``, ``"disagree"``, or a
+            function of prompt and continuation that returns True for a failure, or ``(failed, score)``.
+        model_b, as_: the second model for "disagree": given, or a copy of the first in "fp16", "bf16" or "int8".
+        kind: "text" (prompts are texts) or "tokens" (ids of the model's vocabulary); None for what suits the model.
+        max_new: characters or tokens that the model writes at most.
+        temperature, sample_seed: 0 writes greedily; above, draws, the same for a prompt whatever its batch.
+        max_prompt: longest prompt, in ids; twice the longest seed by default.
+        alphabet: of texts: "unicode" (the seeds' characters and unusual ones) or "seeds" alone.
+        allow_special: let special ids (end of text, padding) into prompts.
+        dictionary: words that a mutator puts in.
+        others: as in ``nnfuzz.find_nans``; more: ``coverage`` ("auto", "pooled", "last", "both", "ngrams", "none"),
+            ``gradients``, ``mutators``, ``schedule``, ``radius``, ``batch_size``, ``max_corpus``, ``max_shrink``.
+
+    Returns:
+        The run. ``finding.details`` holds ``prompt``, ``continuation``, ``spans`` (places in the continuation) and
+        ``steps`` (probabilities).
+
+    Raises:
+        UsageError: something in the arguments is wrong, said in one sentence.
+        ModelFailure: the model raises on every seed.
+    """
+    named = {"model": model, "model_b": model_b}
+    known = dict(context or {})
+    for which, given in named.items():
+        if isinstance(given, str | Path):
+            known.setdefault(which, str(given))
+            known.setdefault("cwd", str(Path.cwd()))
+            named[which] = load_given(given, device)
+    try:
+        settings = TextSettings(
+            objectives=objective, kind=kind, as_=as_, max_new=max_new, temperature=temperature, sample_seed=sample_seed,
+            max_prompt=max_prompt, alphabet=alphabet, allow_special=allow_special, dictionary=dictionary,
+            max_inputs=max_inputs, max_seconds=max_seconds, stop_on_first=stop_on_first, seed=seed, device=device,
+            context=known, **more,
+        )  # fmt: skip
+    except TypeError as error:
+        raise UsageError(
+            f"{str(error).partition('__init__() ')[2] or error}: see fuzz_text for what there is"
+        ) from None
+    prompts = load_prompts(seeds) if isinstance(seeds, Path) or _is_path(seeds) else as_prompts(seeds)
+    return TextSession(settings, named["model"], named["model_b"], prompts, out=out, reporter=reporter).run()
+
+
+def _is_path(seeds: Any) -> bool:
+    return isinstance(seeds, str) and seeds.endswith((".txt", ".jsonl", ".npy", ".npz", ".safetensors", ".pt"))

@@ -1,0 +1,209 @@
+"""A module with ``logits``: with a recurrent state that is carried along, or without one, run again for every id."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nnfuzz.errors import UsageError
+from nnfuzz.targets.base import Trace
+from nnfuzz.text.codec import Characters, Codec, Ids
+from nnfuzz.text.models.base import LanguageModel, Prompts, Wish, Writing
+from nnfuzz.text.models.choosing import Chooser, Pooled
+from nnfuzz.text.models.wishing import embedding_of, wish_through
+
+
+class LogitsModule(LanguageModel):
+    """A module (or any object) with ``logits``.
+
+    ``logits(ids, state=None) -> (logits, state)`` with ids int64 ``(batch, length)``, logits ``(batch, length,
+    vocabulary)`` and a state of tensors in tuples, lists or dicts, each with the batch on one axis; or ``logits(ids) ->
+    logits``, causal, which is run again from the start for every id. It says what its ids are by ``alphabet`` (a text
+    of different characters) or ``vocabulary`` (a number), and may name the ids ``start`` (put before every prompt) and
+    ``end``.
+    """
+
+    def __init__(self, module: Any, name: str = "", device: str | None = None):
+        super().__init__()
+        self.module, self.name = module, name or type(module).__name__
+        if isinstance(module, nn.Module):
+            module.eval()
+            if device is not None:
+                module.to(device)
+            first = next(module.parameters(), None)
+            self.device = first.device if first is not None else torch.device(device or "cpu")
+        self.codec = self.out = _codec_of(module, self.name)
+        self.end = getattr(module, "end", None)
+        self.start: int | None = getattr(module, "start", None)
+        self.shortest = 0 if self.start is not None else 1
+        self._logits: Callable[..., Any] = module.logits
+        self.stateful = len(inspect.signature(module.logits).parameters) > 1
+        self._axes: list[int] = []
+        if self.stateful:
+            with torch.inference_mode():
+                self._axes = self._batch_axes()
+        else:
+            self.shows_states = False
+            self.notes.append("logits takes no state, so every step runs the whole text again")
+        self._embedding = embedding_of(module, self.codec.size) if isinstance(module, nn.Module) else None
+
+    @property
+    def follows_gradients(self) -> bool:
+        return self._embedding is not None
+
+    @torch.inference_mode()
+    def run(self, prompts: Prompts, writing: Writing, *, states: bool = True) -> Trace:
+        ids = [[self.start, *p] if self.start is not None else p for p in prompts.ids]
+        chooser = Chooser(len(ids), writing, self.watch, self.end, self.device)
+        pooled = Pooled() if states and self.stateful else None
+        (self._with_state if self.stateful else self._without_state)(ids, chooser, pooled)
+        self.spent += len(ids) * chooser.length
+        return Trace(chooser.outputs(), pooled.layers() if pooled is not None else {})
+
+    def wish(self, prompts: list[list[int]], wishes: list[list[int]], *, gains: bool) -> Wish:
+        assert self._embedding is not None
+        head = [] if self.start is None else [self.start]
+
+        def forward(ids: Tensor) -> Tensor:
+            found = self._logits(ids)
+            return found[0] if self.stateful else found  # type: ignore[no-any-return]
+
+        made, run = wish_through(forward, self._embedding, head, prompts, wishes, self.device, gains=gains)
+        self.spent += run
+        return made
+
+    def describe(self) -> str:
+        assert self.codec is not None
+        return f"{self.name}, {self.codec.size} {self.codec.unit}s, {'recurrent' if self.stateful else 'without state'}"
+
+    # ------------------------------------------------------------------ with a state
+
+    def _with_state(self, ids: list[list[int]], chooser: Chooser, pooled: Pooled | None) -> None:
+        logits, state = self._read(ids)
+        while True:
+            chosen = chooser.step(logits)
+            if chooser.over:
+                break
+            logits, state = self._call(chosen[:, None], state)
+            if pooled is not None:
+                pooled.add(self._features(state), chooser.alive)
+        if pooled is not None and chooser.length == 1:
+            pooled.add(self._features(state), torch.ones_like(chooser.alive))
+
+    def _read(self, ids: list[list[int]]) -> tuple[Tensor, Any]:
+        """Logits and state after every prompt. Prompts of all lengths are read together: the longest first, each row
+        leaving the batch where it ends, so that no padding is ever seen."""
+        order = sorted(range(len(ids)), key=lambda r: -len(ids[r]))
+        width = len(ids[order[0]])
+        packed = torch.zeros(len(ids), width, dtype=torch.long)
+        for row, source in enumerate(order):
+            packed[row, : len(ids[source])] = torch.tensor(ids[source], dtype=torch.long)
+        packed = packed.to(self.device)
+        lengths = [len(ids[r]) for r in order]
+        at, active, state = 0, len(ids), None
+        logits_of: list[Tensor] = []
+        states_of: list[list[Tensor]] = []
+        structure: Any = None
+        for length in sorted(set(lengths)):
+            logits, structure = self._call(packed[:active, at:length], state)
+            leaves = _leaves(structure)
+            stay = sum(1 for n in lengths[:active] if n > length)
+            logits_of.append(logits[stay:active])
+            states_of.append([t.narrow(a, stay, active - stay) for t, a in zip(leaves, self._axes, strict=True)])
+            kept = [t.narrow(a, 0, stay).contiguous() for t, a in zip(leaves, self._axes, strict=True)]
+            at, active, state = length, stay, _rebuilt(structure, iter(kept))
+        # Rows left from the end of the order to its beginning.
+        back = torch.empty(len(ids), dtype=torch.long, device=self.device)
+        back[torch.tensor(order, device=self.device)] = torch.arange(len(ids), device=self.device)
+        logits = torch.cat(logits_of[::-1])[back]
+        joined = [
+            torch.cat([s[i] for s in states_of[::-1]], a).index_select(a, back).contiguous()
+            for i, a in enumerate(self._axes)
+        ]
+        return logits, _rebuilt(structure, iter(joined))
+
+    def _call(self, ids: Tensor, state: Any) -> tuple[Tensor, Any]:
+        found = self._logits(ids, state)
+        if not isinstance(found, tuple | list) or len(found) != 2 or not isinstance(found[0], Tensor):
+            raise UsageError(f"{self.name}.logits(ids, state) must return (logits, state), but gave {_kind(found)}")
+        logits = found[0]
+        if logits.dim() != 3 or logits.shape[:2] != ids.shape:
+            raise UsageError(
+                f"{self.name}.logits gave shape {list(logits.shape)} for ids {list(ids.shape)}: it must be "
+                "(batch, length, vocabulary)"
+            )
+        return logits[:, -1], found[1]
+
+    def _batch_axes(self) -> list[int]:
+        """The axis of the batch in each tensor of the state: the one that differs between two and three rows."""
+        shapes = []
+        for rows in (2, 3):
+            _, state = self._call(torch.zeros(rows, 1, dtype=torch.long, device=self.device), None)
+            shapes.append([tuple(t.shape) for t in _leaves(state)])
+        axes = []
+        for two, three in zip(*shapes, strict=True):
+            differing = [i for i, (a, b) in enumerate(zip(two, three, strict=True)) if (a, b) == (2, 3)]
+            if len(differing) != 1:
+                raise UsageError(f"a state tensor {list(two)} of {self.name} has no axis for the batch, or several")
+            axes.append(differing[0])
+        return axes
+
+    def _features(self, state: Any) -> Tensor:
+        """The first tensor of the state (of an LSTM: h), one row a candidate."""
+        return _leaves(state)[0].movedim(self._axes[0], 0).flatten(1)
+
+    # ------------------------------------------------------------------ without one
+
+    def _without_state(self, ids: list[list[int]], chooser: Chooser, pooled: Pooled | None) -> None:
+        texts = [list(p) for p in ids]
+        while not chooser.over:
+            rows: list[Tensor] = [torch.empty(0)] * len(texts)
+            for length in sorted({len(t) for t in texts}):  # padding might be seen by what is not strictly causal
+                same = [r for r, t in enumerate(texts) if len(t) == length]
+                found = self._logits(torch.tensor([texts[r] for r in same], dtype=torch.long, device=self.device))
+                if not isinstance(found, Tensor) or found.dim() != 3:
+                    raise UsageError(f"{self.name}.logits(ids) must return (batch, length, vocabulary)")
+                for r, logits in zip(same, found[:, -1], strict=True):
+                    rows[r] = logits
+            for text, chosen in zip(texts, chooser.step(torch.stack(rows)).tolist(), strict=True):
+                text.append(chosen)
+
+
+def _codec_of(module: Any, name: str) -> Codec:
+    alphabet, vocabulary = getattr(module, "alphabet", None), getattr(module, "vocabulary", None)
+    special = {i for i in (getattr(module, "start", None), getattr(module, "end", None)) if i is not None}
+    if isinstance(alphabet, str):
+        return Characters(alphabet, [i for i in range(len(alphabet)) if i not in special] if special else None)
+    if isinstance(vocabulary, int) and vocabulary > 0:
+        return Ids(vocabulary, special)
+    raise UsageError(
+        f"{name} has logits but says not what its ids are: give it the attribute alphabet (a text) or vocabulary "
+        "(a number)"
+    )
+
+
+def _leaves(state: Any) -> list[Tensor]:
+    if isinstance(state, Tensor):
+        return [state]
+    if isinstance(state, dict):
+        return [t for part in state.values() for t in _leaves(part)]
+    if isinstance(state, tuple | list):
+        return [t for part in state for t in _leaves(part)]
+    raise UsageError(f"a state of tensors in tuples, lists or dicts is needed, but it holds a {type(state).__name__}")
+
+
+def _rebuilt(like: Any, leaves: Iterator[Tensor]) -> Any:
+    if isinstance(like, Tensor):
+        return next(leaves)
+    if isinstance(like, dict):
+        return {k: _rebuilt(part, leaves) for k, part in like.items()}
+    made = [_rebuilt(part, leaves) for part in like]
+    return type(like)(*made) if hasattr(like, "_fields") else type(like)(made)
+
+
+def _kind(found: Any) -> str:
+    return f"a tensor {list(found.shape)}" if isinstance(found, Tensor) else f"a {type(found).__name__}"

@@ -1,0 +1,73 @@
+"""Gradients over ids: how much likelier a wished continuation would become if another id stood in the prompt.
+
+The first-order estimate of HotFlip (Ebrahimi et al., ACL 2018): exchanging the embedding e of a position for that of
+another id v changes a score by about (E[v] − e) · ∂score/∂e.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from nnfuzz.text.models.base import Wish
+
+
+def embedding_of(module: nn.Module, vocabulary: int) -> nn.Embedding | None:
+    """The layer that turns ids into vectors; None when the module has none of that size."""
+    inputs = getattr(module, "get_input_embeddings", None)
+    if callable(inputs) and isinstance(found := inputs(), nn.Embedding):
+        return found
+    sized = [m for m in module.modules() if isinstance(m, nn.Embedding) and m.num_embeddings >= vocabulary]
+    return sized[0] if sized else None
+
+
+def wish_through(
+    forward: Callable[[Tensor], Tensor],
+    embedding: nn.Embedding,
+    head: list[int],
+    prompts: list[list[int]],
+    wishes: list[list[int]],
+    device: torch.device,
+    *,
+    gains: bool,
+) -> tuple[Wish, int]:
+    """``forward``: int64 ``(batch, length)`` → logits, causal. ``head``: ids before every prompt.
+
+    Returns the wish and how many ids were run (backward passes count double).
+    """
+    rows = [[*head, *p, *w] for p, w in zip(prompts, wishes, strict=True)]
+    width = max(map(len, rows))
+    packed = torch.zeros(len(rows), width, dtype=torch.long, device=device)
+    wanted = torch.zeros(len(rows), width, dtype=torch.bool, device=device)
+    for r, ids in enumerate(rows):
+        packed[r, : len(ids)] = torch.tensor(ids, device=device)
+        wanted[r, len(ids) - len(wishes[r]) : len(ids)] = True
+    caught: list[Tensor] = []
+
+    def catch(module: nn.Module, inputs: object, output: Tensor) -> Tensor:
+        leaf = output.detach().requires_grad_()
+        caught.append(leaf)
+        return leaf
+
+    handle = embedding.register_forward_hook(catch) if gains else None
+    try:
+        with torch.inference_mode(False), torch.set_grad_enabled(gains):
+            logits = forward(packed).float()
+            logp = torch.log_softmax(logits[:, :-1], -1).gather(2, packed[:, 1:, None])[:, :, 0]
+            total = torch.where(wanted[:, 1:], logp, 0).sum(1)
+            found = torch.autograd.grad(total.sum(), caught[0])[0] if gains else None
+    finally:
+        if handle is not None:
+            handle.remove()
+    result = Wish(total.detach().double().nan_to_num(-1e30))
+    run = packed.numel() * (3 if gains else 1)
+    if found is None:
+        return result, run
+    longest = max(map(len, prompts))
+    at = slice(len(head), len(head) + longest)
+    gradient, here = found[:, at].float(), caught[0].detach()[:, at].float()
+    table = embedding.weight.detach().float()
+    result.gains = gradient @ table.T - (gradient * here).sum(-1, keepdim=True)
+    return result, run

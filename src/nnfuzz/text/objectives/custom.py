@@ -1,0 +1,78 @@
+"""``regex:PATTERN`` and ``file.py:fn``: what only the user knows to be wrong."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from nnfuzz.errors import UsageError
+from nnfuzz.text.models.base import LanguageModel
+from nnfuzz.text.objectives.base import Found, Look, Reading, TextObjective, padded_scores
+
+
+class Regex(TextObjective):
+    """A regular expression (Python's) that must not be found in the continuation."""
+
+    name = "regex"
+
+    def __init__(self, pattern: str):
+        super().__init__()
+        try:
+            self._pattern = re.compile(pattern)
+        except re.error as error:
+            raise UsageError(f"{pattern!r} is no regular expression: {error}") from None
+        if self._pattern.search("") is not None:
+            raise UsageError(f"{pattern!r} matches the empty text, so every output would be a hit")
+        self.pattern, self.spec = pattern, f"regex:{pattern}"
+        self.goals = [self.spec]
+
+    def bind(self, model: LanguageModel, other: LanguageModel | None) -> None:
+        if model.classifies:
+            raise UsageError("a classifier writes nothing, so no regular expression can match")
+
+    def look(self, reading: Reading) -> Look:
+        found = reading.none()
+        for row, text in enumerate(reading.texts):
+            spans = [m.span() for m in self._pattern.finditer(text)][:20]
+            if spans:
+                found[row].append(Found(0, "forbidden text", f"it matches {self.pattern}", spans))
+        return Look(found, reading.no_scores())
+
+    def searched(self) -> str:
+        return f"text that matches {self.pattern}"
+
+
+class Predicate(TextObjective):
+    """``fn(prompt, continuation)`` gives True for a failure, or ``(failed, score)`` with a score that grows toward one;
+    of a classifier ``fn(prompt, logits)`` with a list of numbers."""
+
+    name = "predicate"
+
+    def __init__(self, function: Callable[..., Any], spec: str = ""):
+        super().__init__()
+        self.function, self.spec = function, spec
+        self.title = spec or getattr(function, "__name__", "predicate")
+        self.goals = [self.title]
+
+    def look(self, reading: Reading) -> Look:
+        classes = reading.trace.outputs.get("classes")
+        said: list[Any] = reading.texts if classes is None else classes.tolist()
+        found, scores = reading.none(), []
+        for row, (prompt, text) in enumerate(zip(reading.prompts, said, strict=True)):
+            answer = self._ask(prompt, text)
+            failed, score = answer if isinstance(answer, tuple) and len(answer) == 2 else (answer, float("nan"))
+            if failed:
+                found[row].append(Found(0, "predicate", f"{self.title} says so"))
+            scores.append(float(score))
+        return Look(found, padded_scores(scores))
+
+    def _ask(self, prompt: str, said: Any) -> Any:
+        try:
+            return self.function(prompt, said)
+        except Exception as error:
+            told = f"{type(error).__name__}: {error}"
+            raise UsageError(f"the objective {self.title} raised {told} on the prompt {prompt[:40]!r}") from error
+
+    def searched(self) -> str:
+        return f"what {self.title} calls a failure"

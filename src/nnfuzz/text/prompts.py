@@ -1,0 +1,113 @@
+"""Seeds of text: ``.txt`` (a prompt a line), ``.jsonl``, arrays of ids; the same as Python objects."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from nnfuzz.errors import UsageError
+from nnfuzz.text.codec import PAD, Codec, lone_surrogate
+
+Prompt = str | list[int]
+ARRAYS = (".npy", ".npz", ".safetensors", ".pt")
+KEYS = ("prompt", "text", "ids", "input_ids")
+
+
+def load_prompts(spec: str | Path) -> list[Prompt]:
+    """The prompts in a file. Raises ``UsageError`` in one sentence."""
+    path = Path(spec)
+    if path.suffix in ARRAYS:
+        from nnfuzz.loading import load_seeds
+
+        found = load_seeds(str(path))
+        if isinstance(found, dict) and len(found) == 1:
+            found = next(iter(found.values()))
+        return as_prompts(found, str(path))
+    if not path.is_file():
+        raise UsageError(
+            f"there is no file {path}: seeds of text are .txt (a prompt a line), .jsonl or an array of ids"
+        )
+    try:
+        text = path.read_bytes().decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path} is not UTF-8 (byte {error.start}): save it as UTF-8") from None
+    if path.suffix == ".jsonl":
+        return as_prompts([_from_json(line, n, path) for n, line in _lines(text)], str(path))
+    return as_prompts([line for _, line in _lines(text)], str(path))
+
+
+def as_prompts(given: Any, where: str = "the seeds") -> list[Prompt]:
+    """A text, a list of texts or of lists of ids, or an integer array ``(n, length)`` padded with −1."""
+    if isinstance(given, str):
+        given = [given]
+    if isinstance(given, torch.Tensor | np.ndarray):
+        given = _rows(torch.as_tensor(given), where)
+    if not isinstance(given, Iterable):
+        raise UsageError(f"{where} are a {type(given).__name__}, but prompts are a list of texts, or of lists of ids")
+    prompts = [_one(each, f"{where}[{i}]") for i, each in enumerate(given)]
+    if not prompts:
+        raise UsageError(f"{where} hold no prompt: give at least one")
+    return prompts
+
+
+def encoded(prompts: Sequence[Prompt], codec: Codec, where: str = "the seeds") -> list[list[int]]:
+    """All prompts as legal ids of ``codec``."""
+    legal = None if codec.legal is None else set(codec.legal)
+    found = []
+    for n, prompt in enumerate(prompts):
+        try:
+            ids = codec.encode(prompt) if isinstance(prompt, str) else prompt
+        except UsageError as error:
+            raise UsageError(f"{where}[{n}]: {error}") from None
+        wrong = next((i for i in ids if not 0 <= i < codec.size or (legal is not None and i not in legal)), None)
+        if wrong is not None:
+            known = 0 <= wrong < codec.size
+            why = "is special (see --allow-special)" if known else f"is outside 0 … {codec.size - 1}"
+            raise UsageError(f"{where}[{n}]: the id {wrong} {why}: leave it out")
+        found.append(list(ids))
+    return found
+
+
+def _lines(text: str) -> list[tuple[int, str]]:
+    """Numbered lines that are not blank; only line feeds end a line, since others may belong to a prompt."""
+    return [(n, line.removesuffix("\r")) for n, line in enumerate(text.split("\n"), 1) if line.strip("\r")]
+
+
+def _from_json(line: str, number: int, path: Path) -> Any:
+    try:
+        found = json.loads(line)
+    except ValueError as error:
+        raise UsageError(f"{path}, line {number}, is no JSON ({error})") from None
+    if isinstance(found, dict):
+        key = next((k for k in KEYS if k in found), None)
+        if key is None:
+            raise UsageError(f"{path}, line {number}, has none of the keys {', '.join(KEYS)}")
+        return found[key]
+    return found
+
+
+def _one(each: Any, where: str) -> Prompt:
+    if isinstance(each, torch.Tensor | np.ndarray):
+        each = each.tolist()
+    if isinstance(each, str):
+        at = lone_surrogate(each)
+        if at is not None:
+            raise UsageError(
+                f"{where} holds a lone surrogate (U+{ord(each[at]):04X} at character {at}), which is no text: remove it"
+            )
+        return each
+    if isinstance(each, list | tuple) and all(isinstance(i, int) and not isinstance(i, bool) for i in each):
+        return list(each)
+    raise UsageError(f"{where} is {each!r:.40}, but a prompt is a text or a list of whole numbers")
+
+
+def _rows(array: torch.Tensor, where: str) -> list[list[int]]:
+    if array.is_floating_point() or array.is_complex() or array.dtype == torch.bool or array.dim() != 2:
+        shape = list(array.shape)
+        raise UsageError(f"{where} is {array.dtype}{shape}, but an array of prompts holds whole numbers, (n, length)")
+    return [row[: row.index(PAD)] if PAD in row else row for row in array.tolist()]

@@ -1,0 +1,81 @@
+"""Everything a user may ask of a text run; JSON-able, so that a run directory can be resumed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from nnfuzz.errors import UsageError
+from nnfuzz.text.coverage import NAMES
+from nnfuzz.text.models.base import Writing
+from nnfuzz.text.models.copies import PRECISIONS
+
+JOB = "text"
+ALPHABETS = ("unicode", "seeds")
+
+
+@dataclass
+class TextSettings:
+    """See ``nnfuzz.fuzz_text`` for what each means."""
+
+    objectives: Any = ()
+    kind: str | None = None
+    as_: str | None = None
+    max_new: int = 64
+    temperature: float = 0.0
+    sample_seed: int = 0
+    max_prompt: int | None = None
+    alphabet: str = "unicode"
+    allow_special: bool = False
+    dictionary: Sequence[str] = ()
+    coverage: str = "auto"
+    gradients: bool = True
+    mutators: Sequence[str] | None = None
+    schedule: str = "mix"
+    radius: float | None = None
+    batch_size: int | None = None
+    max_inputs: int | None = None
+    max_seconds: float | None = None
+    stop_on_first: bool = False
+    max_corpus: int = 20_000
+    max_shrink: int = 1000
+    seed: int = 0
+    device: str | None = None
+    context: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def writing(self) -> Writing:
+        return Writing(self.max_new, self.temperature, self.sample_seed)
+
+    def check(self) -> None:
+        """Raises ``UsageError``."""
+        self.writing.check()
+        choices = {"kind": (None, "text", "tokens"), "as_": (None, *PRECISIONS), "alphabet": ALPHABETS,
+                   "coverage": NAMES, "schedule": ("mix", "uniform", "recency", "frontier")}  # fmt: skip
+        for name, legal in choices.items():
+            if getattr(self, name) not in legal:
+                told = ", ".join(str(c) for c in legal if c is not None)
+                raise UsageError(f"{name} is {getattr(self, name)!r}, but it is one of {told}")
+        for name in ("max_inputs", "max_seconds", "batch_size", "max_prompt"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise UsageError(f"{name} is {value}, but it is a limit: give a positive number, or leave it out")
+        if not isinstance(self.seed, int) or self.seed < 0:
+            raise UsageError(f"seed is {self.seed!r}, but it is a whole number from 0 up")
+        if self.radius is not None and not self.radius >= 0:
+            raise UsageError(f"radius is {self.radius}, but it is a distance: give a number from 0 up")
+        if self.max_corpus < 64:
+            raise UsageError(f"max_corpus is {self.max_corpus}, but a corpus needs room: give at least 64")
+
+    def to_json(self) -> dict[str, Any]:
+        """Without the objectives, which are remembered by their words."""
+        named = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("context", "objectives")}
+        return {"job": JOB, **named, "dictionary": list(self.dictionary)}
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any], **live: Any) -> TextSettings:
+        """``live``: what takes the place of what was remembered; None leaves it."""
+        known = {f.name for f in fields(TextSettings)}
+        values = {n: v for n, v in data.items() if n in known} | {n: v for n, v in live.items() if v is not None}
+        return TextSettings(**values)

@@ -1,0 +1,62 @@
+"""The target of a text run: a batch of prompts in, what one model or two wrote out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from nnfuzz.space import Batch
+from nnfuzz.targets.base import Target, Trace, Want
+from nnfuzz.text.codec import Codec, unpack
+from nnfuzz.text.models.base import LanguageModel, Prompts, Writing
+from nnfuzz.text.space import PROMPT
+
+
+class TextTarget(Target):
+    """One model, or two that are given the same prompts (outputs of the second are named ``b.*``).
+
+    Args:
+        codec: of the prompts. writing: how the models write; the second one always as the first.
+    """
+
+    unit = "sample"
+    why = "every prompt is continued by itself"
+
+    def __init__(self, model: LanguageModel, codec: Codec, writing: Writing, other: LanguageModel | None = None):
+        self.model, self.codec, self.writing, self.other = model, codec, writing, other
+        self.name, self.device = model.name, torch.device("cpu")
+
+    def run(self, batch: Batch, want: Want) -> Trace:
+        return self._run(Prompts(unpack(batch[PROMPT]), self.codec), self.writing, want)
+
+    def draws(self, ids: list[int], count: int) -> Trace:
+        """``count`` draws for one prompt, each with noise of its own."""
+        prompts = Prompts([ids] * count, self.codec)
+        return self._run(prompts, replace(self.writing, apart=True, seed=self.writing.seed + 1), Want(layers=False))
+
+    def _run(self, prompts: Prompts, writing: Writing, want: Want) -> Trace:
+        trace = _on_cpu(self.model.run(prompts, writing, states=want.layers))
+        if self.other is not None:
+            second = _on_cpu(self.other.run(prompts, writing, states=False))
+            trace.outputs |= {f"b.{n}": t for n, t in second.outputs.items()}
+        return trace
+
+    @property
+    def spent(self) -> int:
+        """Characters or tokens that the models have run."""
+        return self.model.spent + (self.other.spent if self.other is not None else 0)
+
+    def model_input(self, candidate: Batch) -> Batch:
+        return candidate
+
+    def describe(self) -> str:
+        other = f" against {self.other.describe()}" if self.other is not None else ""
+        how = f"drawn at temperature {self.writing.temperature:g}" if self.writing.temperature else "greedy"
+        return f"{self.model.describe()}{other}, {how}"
+
+
+def _on_cpu(trace: Trace) -> Trace:
+    """All of text is judged on the CPU."""
+    outputs = {n: t.cpu() for n, t in trace.outputs.items()}
+    return Trace(outputs, {n: t.cpu() for n, t in trace.layers.items()})

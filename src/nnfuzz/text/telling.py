@@ -1,0 +1,124 @@
+"""A finding of text in words: what was said, the offending part marked, how sure the model was of each step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from nnfuzz.findings.finding import Finding
+from nnfuzz.text.codec import SURROGATES, Codec, lone_surrogate
+
+OPEN, CLOSE = "«", "»"
+ESCAPED = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\\": "\\\\"}
+MOST_STEPS = 200
+
+
+def told_steps(out: Codec, ids: list[int], outputs: dict[str, Tensor]) -> list[dict[str, Any]]:
+    """Per step its text, its probability and its margin over the runner-up (in log-probability), where known."""
+    if "logp" not in outputs:
+        return []
+    logp, margin = outputs["logp"][0].tolist(), outputs["margin"][0].tolist()
+    return [
+        {"text": piece, "probability": round(math.exp(min(0.0, p)), 6) if p == p else None, "margin": _rounded(m)}
+        for piece, p, m in zip(out.pieces(ids[:MOST_STEPS]), logp, margin, strict=False)
+    ]
+
+
+def storable(value: Any) -> Any:
+    """The same with U+FFFD for every lone surrogate, which no file can hold: places in a text stay what they are."""
+    if isinstance(value, str):
+        return (
+            value if lone_surrogate(value) is None else "".join("\ufffd" if ord(c) in SURROGATES else c for c in value)
+        )
+    if isinstance(value, dict):
+        return {k: storable(v) for k, v in value.items()}
+    return [storable(v) for v in value] if isinstance(value, list) else value
+
+
+def visible(text: str) -> str:
+    """On one line, with escapes for whatever cannot be seen or printed."""
+    return "".join(ESCAPED.get(c, c if c.isprintable() else _escape(c)) for c in text)
+
+
+def marked(text: str, spans: Sequence[Sequence[int]]) -> str:
+    """The text on one line, the spans between « and »."""
+    pieces, at = [], 0
+    for start, stop in sorted((int(a), int(b)) for a, b in spans):
+        start, stop = max(start, at), min(stop, len(text))
+        if start >= stop:
+            continue
+        pieces += [visible(text[at:start]), OPEN, visible(text[start:stop]), CLOSE]
+        at = stop
+    return "".join(pieces) + visible(text[at:])
+
+
+def rows(finding: Finding) -> list[tuple[str, str]]:
+    """What was said, labelled, each on one line."""
+    details = finding.details
+    told = [("prompt", _quoted(str(details.get("prompt", ""))))]
+    if "continuation" in details:
+        told.append(("continues", f'"{marked(details["continuation"], details.get("spans", []))}"'))
+    if "B continues" in details:
+        told.append(("B continues", _quoted(str(details["B continues"]))))
+    if "draws" in details:
+        told.append(("how often", f"{details['draws']} of {details['of draws']} draws"))
+    return told
+
+
+def lines(finding: Finding) -> list[str]:
+    """The same as lines of text."""
+    return [f"{label:<12}  {text}" for label, text in rows(finding)]
+
+
+def readme(finding: Finding, place: str) -> str:
+    """``README.md`` of a finding."""
+    details = finding.details
+    parts = [f"# {finding.id} {finding.symptom}", f"{finding.cause[:1].upper()}{finding.cause[1:]}. {_status(finding)}"]
+    parts.append("\n".join(f"    {line}" for line in lines(finding)))
+    if "draws" in details:
+        parts.append(f"Of {details['of draws']} draws with other noise, {details['draws']} do it.")
+    if details.get("text gives these tokens") is False:
+        parts.append("The prompt's text gives other tokens than these: it is reached by ids only.")
+    parts.append(
+        f"It is a {details.get('near', 'prompt')}, shrunk from one that descends from seed {finding.seed_index} "
+        f"({_quoted(str(details.get('seed prompt', ''))[:80])}); found after {finding.inputs_tried:,} prompts, "
+        f"{finding.seconds:.1f} s, seen {finding.count:,} times."
+    )
+    if details.get("steps"):
+        parts.append(_table(details["steps"]))
+    parts += [f"- {note}" for note in finding.notes]
+    parts.append(f"## Again\n\n    nnfuzz repro {place}\n    nnfuzz shrink {place}\n    python {place}/repro.py")
+    return "\n\n".join(parts) + "\n"
+
+
+def _table(steps: list[dict[str, Any]]) -> str:
+    head = "| step | text | probability | margin |\n|---|---|---|---|"
+    rows = [
+        f"| {i} | `{visible(s['text']).replace('|', chr(92) + '|').replace('`', chr(39))}` | {s['probability']} "
+        f"| {s['margin']} |"
+        for i, s in enumerate(steps)
+    ]
+    return "\n".join([head, *rows])
+
+
+def _status(finding: Finding) -> str:
+    return {
+        "confirmed": "It fails alone, every time.",
+        "flaky": "It fails alone, but not every time.",
+    }.get(finding.status, "It fails only in its batch.")
+
+
+def _quoted(text: str) -> str:
+    return f'"{visible(text)}"'
+
+
+def _rounded(value: float) -> float | None:
+    return round(value, 6) if math.isfinite(value) else None
+
+
+def _escape(c: str) -> str:
+    code = ord(c)
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"

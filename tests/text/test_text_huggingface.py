@@ -1,0 +1,131 @@
+"""Hugging Face models: the same text as their own ``generate``, from objects and folders, without any download."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import nnfuzz
+from nnfuzz.errors import UsageError
+from nnfuzz.text.codec import unpack
+from nnfuzz.text.models import Prompts, Writing, language_model
+
+transformers = pytest.importorskip("transformers", reason="the extra [text] is not installed")
+pytestmark = pytest.mark.filterwarnings("default::Warning:transformers", "default::FutureWarning")
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    made = Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=300, special_tokens=["<end>"], initial_alphabet=alphabet, show_progress=False
+    )
+    made.train_from_iterator(["the quick brown fox jumps over the lazy dog "] * 3, trainer)
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=made, eos_token="<end>", pad_token="<end>")
+
+
+def gpt(tokenizer: Any, kind: str = "GPT2LMHeadModel", **more: Any) -> Any:
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(
+        vocab_size=len(tokenizer), n_positions=96, n_embd=16, n_layer=2, n_head=2, initializer_range=0.4,
+        bos_token_id=0, eos_token_id=0, pad_token_id=0, **more,
+    )  # fmt: skip
+    return getattr(transformers, kind)(config).eval()
+
+
+def llama(tokenizer: Any) -> Any:
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        vocab_size=len(tokenizer), hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
+        max_position_embeddings=96, initializer_range=0.4, bos_token_id=0, eos_token_id=0, pad_token_id=0,
+    )  # fmt: skip
+    return transformers.LlamaForCausalLM(config).eval()
+
+
+@pytest.mark.parametrize("make", [gpt, llama])
+def test_batches_with_a_cache_write_what_generate_writes_alone(make: Any, tokenizer: Any) -> None:
+    model = make(tokenizer)
+    ours = language_model((model, tokenizer))
+    assert ours.codec is not None
+    texts = ["the fox", "quick brown dog jumps over", "z", "lazy lazy"]
+    ids = [ours.codec.encode(t) for t in texts]
+    mine = unpack(ours.run(Prompts(ids, ours.codec), Writing(10)).outputs["tokens"])
+    for prompt, written in zip(ids, mine, strict=True):
+        given = torch.tensor([prompt])
+        whole = model.generate(given, attention_mask=torch.ones_like(given), max_new_tokens=10, do_sample=False)
+        assert written == [i for i in whole[0, len(prompt) :].tolist() if i != 0]
+
+
+def test_a_search_in_tokens_and_in_text(tokenizer: Any) -> None:
+    for kind in ("tokens", "text"):
+        run = nnfuzz.fuzz_text(
+            (gpt(tokenizer), tokenizer), ["the fox", "over the dog"], objective=["loop:3", "utf8"], kind=kind,
+            max_inputs=128, max_new=12, max_shrink=60,
+        )  # fmt: skip
+        assert run.findings
+        assert all("continuation" in f.details for f in run.findings)
+
+
+def test_special_tokens_stay_out_unless_allowed(tokenizer: Any) -> None:
+    model = (gpt(tokenizer), tokenizer)
+    run = nnfuzz.fuzz_text(model, ["the fox"], objective="words:zq", max_inputs=200, max_new=4)
+    assert all(0 not in unpack(run.corpus.candidate(i)["prompt"])[0] for i in run.corpus)
+    with pytest.raises(UsageError, match="--allow-special"):
+        nnfuzz.fuzz_text(model, [[5, 0]], objective="words:zq", max_inputs=10)
+    nnfuzz.fuzz_text(model, [[5, 0]], objective="words:zq", max_inputs=10, allow_special=True, max_new=4)
+
+
+def test_gradients_raise_the_chance_of_a_wished_word(tokenizer: Any) -> None:
+    model = language_model((gpt(tokenizer), tokenizer))
+    assert model.codec is not None
+    prompt, wish = model.codec.encode("the quick dog jumps"), model.codec.encode(" fox")
+    before = model.wish([prompt], [wish], gains=True)
+    assert before.gains is not None
+    place, token = divmod(int(before.gains[0].argmax()), before.gains.shape[2])
+    changed = [*prompt[:place], token, *prompt[place + 1 :]]
+    after = model.wish([changed], [wish], gains=False)
+    assert float(after.logp[0]) > float(before.logp[0])
+
+
+def test_folders(tmp_path: Path, tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from nnfuzz.cli import main
+
+    gpt(tokenizer).save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    (tmp_path / "prompts.txt").write_text("the fox\nover the dog\n")
+    monkeypatch.chdir(tmp_path)
+    words = ["text", "model", "-s", "prompts.txt", "--objective", "utf8", "-n", "100", "--max-new", "12"]
+    assert main([*words, "--max-shrink", "40", "--out", "run"]) == 1
+    assert main(["repro", "run/findings/F0001"]) == 1
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UsageError, match=r"holds no config\.json"):
+        language_model("empty")
+
+
+def test_classifiers(tokenizer: Any) -> None:
+    model = (gpt(tokenizer, "GPT2ForSequenceClassification", num_labels=3), tokenizer)
+    run = nnfuzz.fuzz_text(
+        model,
+        ["the fox", "over the dog"],
+        objective=["disagree", "nonfinite"],
+        as_="bf16",
+        max_inputs=600,
+        max_shrink=60,
+    )
+    assert all(f.symptom == "disagreement" and "classes" in f.details for f in run.findings)
+    assert run.findings
+    with pytest.raises(UsageError, match="a classifier writes nothing"):
+        nnfuzz.fuzz_text(model, ["the fox"], objective="loop:3")
+
+
+def test_prompt_and_continuation_must_fit(tokenizer: Any) -> None:
+    with pytest.raises(UsageError, match="takes 96 tokens at most"):
+        nnfuzz.fuzz_text((gpt(tokenizer), tokenizer), ["the fox"], objective="loop:3", max_new=96)

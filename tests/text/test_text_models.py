@@ -1,0 +1,186 @@
+"""Models behind the one face: what is written in a batch is what a plain loop writes alone."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from writers import ALPHABET, Follower, Small, Stateless, written
+
+from nnfuzz.errors import UsageError
+from nnfuzz.text.models import Prompts, Writing, language_model
+from nnfuzz.text.models.copies import copied
+
+TEXTS = st.lists(st.text(ALPHABET, min_size=1, max_size=9), min_size=1, max_size=6)
+
+
+def alone(model: Small, prompt: str, count: int) -> str:
+    """The plainest loop: one prompt, one id at a time, the whole text run again for each."""
+    ids = [ALPHABET.index(c) for c in prompt]
+    ids = [model.start, *ids] if model.start is not None else ids
+    made = ""
+    for _ in range(count):
+        with torch.no_grad():
+            chosen = int(model.logits(torch.tensor([ids]))[0][0, -1].argmax())
+        if chosen == model.end:
+            break
+        ids.append(chosen)
+        made += ALPHABET[chosen]
+    return made
+
+
+@given(TEXTS)
+def test_prompts_of_all_lengths_are_continued_as_if_alone(texts: list[str]) -> None:
+    model = Small()
+    assert written(model, texts, max_new=7) == [alone(model, t, 7) for t in texts]
+
+
+@given(TEXTS)
+def test_a_model_without_state_writes_the_same(texts: list[str]) -> None:
+    model = Small()
+    assert written(Stateless(model), texts, max_new=5) == written(model, texts, max_new=5)
+
+
+def test_start_and_end() -> None:
+    third = written(Small(start=27), ["ab"], max_new=3)[0][2]
+    model = Small(start=27, end=ALPHABET.index(third))
+    assert written(model, ["", "ab", "hello"], max_new=12) == [alone(model, t, 12) for t in ("", "ab", "hello")]
+    assert len(written(model, ["ab"], max_new=12)[0]) < 3
+
+
+@given(st.text(ALPHABET, min_size=1, max_size=6), TEXTS)
+def test_draws_do_not_depend_on_the_batch(text: str, others: list[str]) -> None:
+    how = {"max_new": 6, "temperature": 1.5, "seed": 3}
+    assert written(Small(), [text], **how)[0] == written(Small(), [*others, text], **how)[-1]
+
+
+def test_draws_have_the_frequencies_of_the_distribution() -> None:
+    model = language_model(Small())
+    assert model.codec is not None
+    count, temperature = 4000, 1.3
+    ids = model.codec.encode("ab")
+    trace = model.run(Prompts([ids] * count, model.codec), Writing(1, temperature, seed=5, apart=True))
+    drawn = torch.bincount(trace.outputs["tokens"][:, 0], minlength=len(ALPHABET)) / count
+    with torch.no_grad():
+        expected = (Small().logits(torch.tensor([ids]))[0][0, -1] / temperature).softmax(0)
+    assert (drawn - expected).abs().max() < 5 * math.sqrt(0.25 / count)
+
+
+def test_probabilities_and_margins_are_those_of_the_logits() -> None:
+    model = language_model(Small())
+    assert model.codec is not None
+    model.watch = [3, 5]
+    trace = model.run(Prompts([model.codec.encode("hello")], model.codec), Writing(3))
+    with torch.no_grad():
+        first = Small().logits(torch.tensor([model.codec.encode("hello")]))[0][0, -1].log_softmax(0)
+    top = first.topk(2).values
+    assert trace.outputs["logp"][0, 0] == pytest.approx(float(top[0]), abs=1e-5)
+    assert trace.outputs["margin"][0, 0] == pytest.approx(float(top[0] - top[1]), abs=1e-5)
+    assert trace.outputs["watched"][0, 0].tolist() == pytest.approx(first[[3, 5]].tolist(), abs=1e-5)
+
+
+def test_a_step_without_distribution_is_noted() -> None:
+    class Broken(Small):
+        def logits(self, ids: torch.Tensor, state: Any = None) -> tuple[torch.Tensor, Any]:
+            logits, state = super().logits(ids, state)
+            return logits.masked_fill((ids == ALPHABET.index("z"))[:, :, None], -torch.inf), state
+
+    model = language_model(Broken())
+    assert model.codec is not None
+    trace = model.run(Prompts([[25], [1]], model.codec), Writing(2))
+    assert trace.outputs["bad"][:, 0].tolist() == [True, False]
+
+
+def test_first_order_gains_are_derivatives() -> None:
+    module = Small().double()
+    model = language_model(module)
+    prompt, wish = [3, 7, 1], [4, 9]
+    found = model.wish([prompt, [2]], [wish, [5]], gains=True)
+    assert found.gains is not None
+    table = module.embedding.weight.detach()
+
+    def score(share: float, at: int, id_: int) -> float:
+        def mix(m: Any, inputs: Any, out: torch.Tensor) -> torch.Tensor:
+            moved = out.clone()
+            moved[:, at] += share * (table[id_] - table[prompt[at]])
+            return moved
+
+        handle = module.embedding.register_forward_hook(mix)
+        logits = module.logits(torch.tensor([prompt + wish]))[0].log_softmax(-1)
+        handle.remove()
+        return float((logits[0, 2, 4] + logits[0, 3, 9]).detach())
+
+    for at, id_ in ((0, 11), (1, 0), (2, 20)):
+        slope = (score(1e-4, at, id_) - score(-1e-4, at, id_)) / 2e-4
+        assert float(found.gains[0, at, id_]) == pytest.approx(slope, rel=1e-2, abs=1e-4)
+    assert float(found.logp[0]) == pytest.approx(score(0.0, 0, 0), abs=1e-5)
+
+
+def test_black_boxes_answer_texts_or_bytes() -> None:
+    box = language_model(lambda prompts: [p.upper().encode() + b"\xff" for p in prompts])
+    codec = language_model(Small()).codec
+    assert codec is not None
+    trace = box.run(Prompts([codec.encode("ab")], codec), Writing(8))
+    assert box.out.decode([i for i in trace.outputs["tokens"][0].tolist() if i >= 0]) == "AB\udcff"
+
+
+def test_black_boxes_are_passed_what_they_take() -> None:
+    seen: list[dict[str, Any]] = []
+
+    def generate(prompts: list[str], seed: int = 0, max_new_tokens: int = 0) -> list[str]:
+        seen.append({"seed": seed, "max_new_tokens": max_new_tokens})
+        return [""] * len(prompts)
+
+    codec = language_model(Small()).codec
+    assert codec is not None
+    language_model(generate).run(Prompts([[1]], codec), Writing(9, 1.0, seed=4))
+    assert seen == [{"seed": 4, "max_new_tokens": 9}]
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        (3, "a function generate"),
+        (lambda prompts: "text", "gave a str"),
+        (lambda prompts: ["one"], "gave 1 answers"),
+        (lambda prompts: [1 for _ in prompts], "gave a int"),
+    ],
+)
+def test_what_is_no_model_is_said(model: Any, words: str) -> None:
+    codec = language_model(Small()).codec
+    assert codec is not None
+    with pytest.raises(UsageError, match=words):
+        language_model(model).run(Prompts([[1], [2]], codec), Writing(4))
+
+
+def test_modules_must_say_what_their_ids_are() -> None:
+    class Mute(Small):
+        alphabet = None  # type: ignore[assignment]
+
+    with pytest.raises(UsageError, match="says not what its ids are"):
+        language_model(Mute())
+
+
+def test_the_batch_axis_of_a_state_must_be_there() -> None:
+    class Odd(Small):
+        def logits(self, ids: torch.Tensor, state: Any = None) -> tuple[torch.Tensor, Any]:
+            return super().logits(ids)[0], torch.zeros(4)
+
+    with pytest.raises(UsageError, match="no axis for the batch"):
+        language_model(Odd())
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16", "int8"])
+def test_copies_run_and_differ_a_little(precision: str) -> None:
+    texts = ["ab", "hello world", "xyz"]
+    assert [len(t) for t in written(copied(Small(), precision), texts, max_new=4)] == [4, 4, 4]
+    with pytest.raises(UsageError, match="copies a module"):
+        copied(lambda prompts: prompts, precision)
+
+
+def test_followers_follow() -> None:
+    assert written(Follower({"a": "b", "b": "a"}), ["a", "xb"], max_new=4) == ["baba", "abab"]
