@@ -52,6 +52,38 @@ def test_readme_says_what_happened(tmp_path: Path, finding: Make) -> None:
         assert part in text, part
 
 
+def test_details_are_told_in_full_or_cut_where_it_can_be_seen(tmp_path: Path, finding: Make) -> None:
+    f = finding()
+    f.site = Site("log", "head", "/x/net.py", 12, "return log(p)", "forward")
+    operands = [f"  operand {i}: float32[1, 4] in [-1.05394e-06, 0.518522], [0, 0] = -1.05394372e-06" for i in range(9)]
+    f.details |= {
+        "bad_op": "\n".join(["nan from log (/x/net.py:12)", *operands, "  <- -1.05394e-06 from input: x[0, 0]"]),
+        "vanishes again": False,
+        "answer_a": 3,
+        "referee": {"a": {"error": 0.25, "beyond its dtype": True}, "b": {"error": 0.5, "beyond its dtype": False}},
+        "message": "word " * 200,
+    }
+    text = text_of(f, tmp_path / "F0001")
+    assert "\n".join(f"    {line}" for line in operands) in text
+    assert "\n      <- -1.05394e-06 from input: x[0, 0]\n" in text
+    assert "nan from log (/x/net.py:12)" not in text  # the line above says it
+    assert "- answer a: 3\n- referee a: error 0.25, beyond its dtype yes\n- referee b: error 0.5, beyond" in text
+    (message,) = [line for line in text.splitlines() if line.startswith("- message")]
+    assert message.endswith("word … (all of it in finding.json)")
+    assert "vanishes" not in text
+    assert "bad_op" not in text
+
+
+def test_one_element_is_one(tmp_path: Path, finding: Make) -> None:
+    x = torch.ones(1, 4)
+    x[0, 0] = -5
+    f = finding(x=x)
+    f.lineage = [{"op": "seed", "id": 0}, {"op": "noise", "id": None}]
+    text = text_of(f, tmp_path / "F0001")
+    assert "L2 6, 1 element changed." in text
+    assert "seed 2 → noise\n" in text
+
+
 @pytest.mark.parametrize(("status", "says"), [("flaky", "does not fail every time"), ("batch-only", "only inside")])
 def test_readme_is_honest_about_status(tmp_path: Path, finding: Make, status: str, says: str) -> None:
     f = finding()

@@ -7,6 +7,7 @@ import textwrap
 import pytest
 from report_samples import batch_only, console, disagreement, finding, info, stats, text_of
 
+from nnfuzz.report import InputRow
 from nnfuzz.report.header import header
 from nnfuzz.report.panel import panel
 from nnfuzz.report.printing import put
@@ -146,6 +147,12 @@ def test_many_findings_are_cut() -> None:
         ({"settings": {"watch": "outputs"}}, {}, "--watch layers: look at every module's output too"),
         ({"settings": {"gradients": False}}, {}, "drop --no-gradients: gradients lead to the edge"),
         ({"hints": ["ask a friend"]}, {}, "ask a friend"),
+        (
+            {"inputs": [InputRow("ids", (7,), "int64", "integer", "7..38", "seeds")]},
+            {},
+            "--range: the inputs were held to what the seeds span; of ids, if these are token ids, up to the "
+            "vocabulary's size less 1",
+        ),
     ],
 )
 def test_hints(facts: dict, numbers: dict, hint: str) -> None:

@@ -103,6 +103,21 @@ def test_seeds_of_a_script(scripted: Any, seeds: Any) -> None:
     assert ("'x' in the seeds is left out" in "".join(read.notes)) == ("x" in seeds)
 
 
+def test_a_script_has_no_copies(scripted: Any, refused: Any) -> None:
+    for way in ("fp16", "bf16", "int8"):
+        assert refused(nnfuzz.diff, scripted, seeds=(X, S), as_=way) == (
+            f"--as {way} cannot derive a copy of TorchScript, whose dtypes are compiled in: give the nn.Module that it "
+            "was made of, or both models"
+        )
+
+
+def test_a_copy_of_an_exported_program_comes_without_warnings(programs: dict[str, Any]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run = nnfuzz.diff(programs["by position"], seeds=(X, S), as_="bf16", max_inputs=16)
+    assert run.stats.inputs == 16
+
+
 def test_a_missing_input_of_a_script(scripted: Any, refused: Any) -> None:
     assert refused(read_seeds, {"image": X}, scripted) == (
         "the model takes the inputs image, scale but the seeds give image: give them all"

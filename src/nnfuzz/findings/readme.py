@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,11 @@ from nnfuzz.findings.context import RunContext
 from nnfuzz.findings.finding import Finding
 from nnfuzz.findings.pictures import Picture
 from nnfuzz.findings.repro_onnx import in_numpy
+from nnfuzz.report.facts import said
+from nnfuzz.report.words import plural
 
+LONGEST = 600
+"""Of one detail, in characters."""
 _SAYS = {
     "nan": "the model gives a number that is not a number (NaN)",
     "+inf": "the model gives plus infinity",
@@ -61,18 +65,14 @@ def _where(finding: Finding) -> str:
     site = finding.site
     if site is None:
         return ""
-    node = finding.details.get("node")
-    if isinstance(node, dict):
-        reads, gives = (", ".join(f"`{_plain(n)}`" for n in node.get(k, [])) for k in ("reads", "gives"))
-        return (
-            f"## Where\n\nFirst operation that goes wrong: `{_plain(site.op)}`, in the node "
-            f"`{_plain(node.get('name'))}` (`{_plain(node.get('operator'))}`), which makes {gives or 'nothing'} from "
-            f"{reads or 'nothing'}."
-        )
     place = f"`{_plain(site.file)}`, line {site.line}" if site.file else "no line of user code"
     module = f", in module `{_plain(site.module)}`" if site.module else ""
     source = f"\n\n    {_plain(site.source)}" if site.source else ""
-    return f"## Where\n\nFirst operation that goes wrong: `{_plain(site.op)}` at {place}{module}.{source}"
+    chain = str(finding.details.get("bad_op", "")).splitlines()[1:]  # the first line says the place again
+    read = (
+        "\n\nWhat it read, and where that came from:\n\n" + "\n".join(f"    {_code(c)}" for c in chain) if chain else ""
+    )
+    return f"## Where\n\nFirst operation that goes wrong: `{_plain(site.op)}` at {place}{module}.{source}{read}"
 
 
 def _how_near(finding: Finding, run: RunContext) -> str:
@@ -83,7 +83,7 @@ def _how_near(finding: Finding, run: RunContext) -> str:
     else:
         near = (
             f"Distance to seed {finding.seed_index} (`seed.safetensors`), in the inputs' own unit: L∞ {far:.4g}, "
-            f"L2 {d.get('l2', math.nan):.4g}, {d.get('l0', math.nan):.0f} elements changed."
+            f"L2 {d.get('l2', math.nan):.4g}, {plural(d.get('l0', math.nan), 'element')} changed."
         )
     ranges = ", ".join(f"`{_plain(n)}` {v[0]:g} … {v[1]:g}" for n, v in run.ranges.items() if _is_interval(v))
     modes = [t for t, on in (("training mode", run.train), ("subnormals flushed to zero", run.flush_denormal)) if on]
@@ -141,17 +141,33 @@ def _margin(t: Tensor) -> str:
     return f"{int(labels[0])}, {int(labels[1])} ({float(values[0] - values[1]):.4g})"
 
 
+_TOLD = ("run", "bad_op")
+"""Details that have a place of their own, or are there for ``repro`` alone."""
+
+
 def _facts(finding: Finding) -> str:
-    facts = [(k, v) for k, v in finding.details.items() if k not in ("run", "node")]
-    if finding.severity is not None:
-        facts.insert(0, ("severity", finding.severity))
-    return "\n".join(f"- {_plain(k)}: {_plain(v)[:300]}" for k, v in facts)
+    facts: dict[str, Any] = {"severity": finding.severity}
+    for name, value in finding.details.items():
+        if name in _TOLD:
+            continue
+        if isinstance(value, Mapping) and value and all(isinstance(v, Mapping) for v in value.values()):
+            facts |= {f"{name} {part}": v for part, v in value.items()}
+        else:
+            facts[name] = value
+    shown = {k: v for k, v in facts.items() if v is not None and v is not False and v not in ("", [], {})}
+    return "\n".join(f"- {_plain(k.replace('_', ' '))}: {_short(_plain(said(v)))}" for k, v in shown.items())
+
+
+def _short(text: str) -> str:
+    """Cut where a word ends, and that it was cut is seen."""
+    return text if len(text) <= LONGEST else f"{text[:LONGEST].rpartition(' ')[0]} … (all of it in finding.json)"
 
 
 def _lineage(finding: Finding) -> str:
     if not finding.lineage:
         return ""
     steps = [str(step.get("op", "?")) if isinstance(step, dict) else str(step) for step in finding.lineage]
+    steps = steps[steps[:1] == ["seed"] :]
     shown = steps if len(steps) <= 12 else [*steps[:6], f"… {len(steps) - 12} more …", *steps[-6:]]
     return f"## How it came about\n\nseed {finding.seed_index} → {' → '.join(_plain(s) for s in shown)}"
 
@@ -170,6 +186,11 @@ def _commands(directory: Path, needs: str) -> str:
         f"`repro.py` needs {needs} alone; it exits with 1 while the failure is there, with 0 when it is "
         "gone. `test_finding.py` fails until then."
     )
+
+
+def _code(line: str) -> str:
+    """A line of an indented block, in which Markdown has no signs; its own indent stays."""
+    return line.replace("\r", " ")
 
 
 def _plain(value: object) -> str:

@@ -112,6 +112,9 @@ def harder(info: RunInfo, stats: Stats) -> list[str]:
         hints.append("drop --no-gradients: gradients lead to the edge of what an operation can take")
     if any(r.eps is not None for r in info.inputs):
         hints.append("a larger --eps")
-    if any(r.source == "seeds" and not r.fixed and r.range for r in info.inputs):
-        hints.append("--range: the inputs were held to what the seeds span")
+    spanned = [r for r in info.inputs if r.source == "seeds" and not r.fixed and r.range]
+    if spanned:
+        whole = [r.name for r in spanned if "int" in r.dtype]
+        end = f"; of {', '.join(whole)}, if these are token ids, up to the vocabulary's size less 1" if whole else ""
+        hints.append(f"--range: the inputs were held to what the seeds span{end}")
     return hints[:5]

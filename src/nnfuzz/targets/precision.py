@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -34,12 +35,19 @@ def derive(
         )
     if as_ not in (*DTYPES, "int8"):
         raise UsageError(f"the precision {as_!r} is not known: choose one of {', '.join([*DTYPES, 'int8'])}")
-    if not isinstance(model, nn.Module) or isinstance(model, torch.jit.ScriptModule):
+    if isinstance(model, torch.jit.ScriptModule | torch.jit.ScriptFunction):
+        raise Unsupported(
+            f"--as {as_} cannot derive a copy of TorchScript, whose dtypes are compiled in: give the nn.Module that it "
+            "was made of, or both models"
+        )
+    if not isinstance(model, nn.Module):
         raise Unsupported(
             f"--as {as_} derives a copy of an nn.Module, but the model is a {type(model).__name__}: "
             "give the module itself, or both models"
         )
-    twin = copy.deepcopy(model)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # copying an exported program, torch warns of its own internals
+        twin = copy.deepcopy(model)
     if as_ == "int8":
         return _int8(twin, calibrate, keep)
     twin = twin.to(DTYPES[as_])
