@@ -189,6 +189,7 @@ def resume(
         max_inputs, max_seconds: new limits, counted from the run's beginning; None keeps the old ones.
         objective, compare, constraint: functions that the run was started with, if it was started in Python.
     """
+    from nnfuzz.jobs import with_copy
     from nnfuzz.loading.models import given_model
     from nnfuzz.rerun import model_by_name, object_by_name
 
@@ -199,7 +200,7 @@ def resume(
                 f"{path} is a corpus that {manifest['made_by']} wrote and not a run that could go on: "
                 f"start one from it with {as_seeds(manifest, path)}"
             )
-        context = manifest.get("context", {})
+        context = with_copy(manifest.get("context", {}), store.path)
         if manifest["settings"].get("job") == "text":
             from nnfuzz.text import again
 

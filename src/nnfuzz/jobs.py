@@ -35,6 +35,8 @@ from nnfuzz.targets.rowwise import RowwiseTarget
 from nnfuzz.targets.unit import Plan, check_drive, decide
 
 Model = Callable[..., Any]
+KEPT = {"model": "model.onnx", "model_b": "model_b.onnx"}
+"""Models of other runtimes that were given in Python without a file, in a run directory."""
 COPY = "copy.onnx"
 """The copy of an ONNX model in a run directory: made with all seeds of the run, of which a finding has but one."""
 
@@ -77,13 +79,13 @@ class Job(ABC):
         generator = torch.Generator().manual_seed(self.settings.seed)
         kept = check_drive(self.side.call, on_device(self.plan, self.side), space, generator)
         self.side.drive = kept.drive
+        self.side.check(space, generator)
 
     def constraint(self) -> Callable[[Batch], Batch] | None:
         fn = self.settings.constraint
         if fn is not None and not callable(fn):
             raise UsageError(f"the constraint is {fn!r}, but a function from a dict of inputs to such a dict is needed")
         return fn
-        self.side.check(space, generator)
 
     def whole_shapes(self) -> bool:
         """Whether ``shapes`` counts the seeds' first axis as part of a candidate."""
@@ -93,8 +95,13 @@ class Job(ABC):
             len(listed(dims)) == given[self.given.form.resolve(n, "shapes")].dim() for n, dims in shapes.items()
         )
 
-    def keep(self, folder: Path) -> None:  # noqa: B027  (most jobs have nothing of their own)
+    def keep(self, folder: Path) -> None:
         """Writes what a rerun needs beside the seeds into a new run directory."""
+        for which, name in KEPT.items():
+            model = getattr(self, which, None)
+            if isinstance(model, ForeignModel) and model.path is None:
+                model.save(folder / name)
+                self.settings.context[which] = str((folder / name).resolve())
 
     def afterwards(self, fuzzer: Any, findings: list[Finding], run: Path | None, tell: Callable[[str], None]) -> After:
         """A closer look at what a run has found, before its findings are saved. ``run``: its directory."""
@@ -262,6 +269,7 @@ class DiffJob(Job):
         return self.model.copies(way, calibration_parts([g.batch for g in self.seeds.groups], self.side.unit))
 
     def keep(self, folder: Path) -> None:
+        super().keep(folder)
         if self.copies is not None and self.copies.stored:
             place = folder / COPY
             self.copies.save(place)
@@ -375,9 +383,9 @@ def make_job(settings: Settings, model: Model, model_b: Model | None, seeds: Any
 
 
 def with_copy(context: Mapping[str, Any], run: Path) -> dict[str, Any]:
-    """The context of a run with the place of the copy that lies in its directory, where there is one."""
-    place = run / COPY
-    return {**context, "copy": str(place.resolve())} if place.is_file() else dict(context)
+    """The context of a run with the places of the models that lie in its directory."""
+    places = {which: run / name for which, name in {**KEPT, "copy": COPY}.items() if not context.get(which)}
+    return {**context, **{which: str(place.resolve()) for which, place in places.items() if place.is_file()}}
 
 
 def target_for(model: Model, form: CallForm, settings: Settings, **more: Any) -> TorchTarget:

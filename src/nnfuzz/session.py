@@ -79,6 +79,7 @@ class Session:
         self.job: Job = make_job(settings, model, model_b, seeds)
         self.out, self.store, self.by_name = out, store, by_name
         self.blind: list[str] = []
+        self._said: list[str] = []
 
     def run(self, *, resume: bool = False) -> Run:
         """Fuzzes until a limit; Ctrl-C ends it cleanly after the batch in hand."""
@@ -197,6 +198,8 @@ class Session:
             store.save_finding(finding)
         store.write_stats(stats)
         store.append_plot(stats)
+        for note in [n for n in self.job.notes() if n not in self._said]:  # what only the search has shown
+            self.reporter.note(note)
         self.reporter.end(stats, findings, store.path)
         notes = [*self.job.notes(), *self.blind]
         return Run(findings, stats, fuzzer.corpus, store.path, notes, after.least, after.sensitivity)
@@ -234,12 +237,12 @@ class Session:
         climber = None
         if gradient.NAME in bandit.names:
             guides = self.job.guides(objectives)
+            side = self.job.side
             climber = gradient.Climber(
                 guides, space, corpus, schedule, target.unit, target.device, lambda: _sites(examiner),
                 slots=side.slots, patient=not side.trainable,
             )  # fmt: skip
         parts = Parts(target, space, objectives, corpus, frontier, breeder, bandit, keeper, examiner, stats, climber)
-            side = self.job.side
         fuzzer = Fuzzer(
             parts,
             seed=settings.seed,
@@ -295,6 +298,7 @@ class Session:
 
     def _info(self, space: InputSpace, fuzzer: Fuzzer) -> RunInfo:
         settings, target = self.settings, self.job.target
+        self._said = self.job.notes()
         return RunInfo(
             title=f"nnfuzz {settings.job}",
             target=target.describe(),
@@ -304,7 +308,7 @@ class Session:
             seed=settings.seed,
             device=str(target.device),
             out=str(self.out or (self.store.path if self.store else None) or "") or None,
-            notes=self.job.notes(),
+            notes=self._said,
             searched=self.job.searched(),
             max_inputs=settings.max_inputs,
             max_seconds=settings.max_seconds,

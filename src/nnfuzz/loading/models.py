@@ -60,7 +60,7 @@ def named_in(context: Mapping[str, Any], which: str, given: Any, model: Any) -> 
     """The context with the name of a model in it that was given in Python by its name, or that lies in a file, and
     with the runtime of an ONNX model."""
     known = dict(context)
-    path = getattr(model, "path", None) if isinstance(model, ForeignModel) else None
+    path = model.path if isinstance(model, ForeignModel) else None
     name = str(given) if isinstance(given, str | Path) else str(path) if path is not None else None
     if name is not None and not known.get(which):
         known |= {which: name, "cwd": known.get("cwd") or str(Path.cwd())}

@@ -118,6 +118,9 @@ class OnnxModel(ForeignModel):
 
         return Maker(self, Way.of(way), parts)
 
+    def save(self, path: Path) -> None:
+        onnx.save(self.proto, str(path))
+
     @property
     def settings(self) -> dict[str, Any]:
         return self.options.given

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -22,11 +23,13 @@ class ForeignModel(ABC):
 
     Attributes:
         name: for the header of a run: its path, where it has one.
+        path: its file; None for one that lives in memory alone.
         inputs, outputs: what it declares of them, in order: ``name``, ``dtype`` (None: unknown), ``shape`` (a size, the
             name of a free one or None an axis; None where the rank is open), ``optional``.
     """
 
     name: str
+    path: Path | None
     inputs: tuple[Any, ...]
     outputs: tuple[Any, ...]
 
@@ -41,6 +44,10 @@ class ForeignModel(ABC):
     @abstractmethod
     def as_target(self, form: CallForm, **options: Any) -> TorchTarget:
         """The target, for the arguments of ``TorchTarget`` beside the model, and ``flush_denormal``."""
+
+    @abstractmethod
+    def save(self, path: Path) -> None:
+        """Writes it as a file."""
 
     @property
     @abstractmethod
