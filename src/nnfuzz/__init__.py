@@ -21,6 +21,7 @@ _HOME = {
     "resume": "api",
     "repro": "rerun",
     "shrink": "rerun",
+    "sensitivity": "divergence.again",
     "explain": "advice.explain",
     "find_nans_in_training": "training",
     "fuzz_text": "text.api",
@@ -51,11 +52,13 @@ __all__ = [
     "fuzz_text",
     "repro",
     "resume",
+    "sensitivity",
     "shrink",
 ]
 
 if TYPE_CHECKING:
     from nnfuzz.api import check_rows, diff, find_nans, fuzz, resume
+    from nnfuzz.divergence.again import sensitivity
     from nnfuzz.errors import ModelFailure, NnfuzzError, UsageError
     from nnfuzz.findings.finding import Finding
     from nnfuzz.rerun import repro, shrink

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 import nnfuzz
-from nnfuzz.advice.layers import Layer, compare_layers, first_jump, relative, table
 
 SEEDS = torch.rand(4, 3, generator=torch.Generator().manual_seed(0))
 
@@ -35,13 +34,6 @@ class Net(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.second(torch.relu(self.first(x)))
-
-
-class Bent(nn.Module):
-    """Like a ReLU, but wrong above 3."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.where(x > 3, -x, x)
 
 
 def found(model: Any, **more: Any) -> nnfuzz.Run:
@@ -137,35 +129,3 @@ def test_a_property_is_told_without_the_model() -> None:
     text = nnfuzz.explain(run.findings[0])
     assert "cause: " in text
     assert "distance to seed" in text
-
-
-# --------------------------------------------------------------------------------------------- layers
-
-
-def test_the_first_layer_that_jumps_is_named() -> None:
-    def build(bend: bool) -> nn.Sequential:
-        torch.manual_seed(0)
-        return nn.Sequential(nn.Linear(3, 4), Bent() if bend else nn.Identity(), nn.Linear(4, 2))
-
-    a, b = build(False), build(True)
-    layers = compare_layers(a, a, b, b, torch.full((1, 3), 20.0), torch.full((1, 3), 0.1))
-    assert [x.name for x in layers] == ["0", "1", "2"]
-    jump = first_jump(layers, 1e-7)
-    assert jump is not None
-    assert jump.name == "1"
-    assert layers[0].here == 0
-
-
-def test_models_without_common_layers_give_no_table() -> None:
-    assert compare_layers(loss, loss, length, length, SEEDS, SEEDS) == []
-
-
-def test_long_tables_lose_their_middle() -> None:
-    lines = table([Layer(str(i), "Linear", 0.0, 0.0) for i in range(100)], most=10)
-    assert len(lines) == 12
-    assert "…" in lines
-
-
-def test_a_difference_in_what_is_finite_is_infinite() -> None:
-    assert relative(torch.tensor([1.0]), torch.tensor([float("nan")])) == float("inf")
-    assert relative(torch.tensor([2.0]), torch.tensor([1.0])) == 0.5

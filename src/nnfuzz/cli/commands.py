@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nnfuzz.cli import again, corpus, onnx, search, show, text, train
+from nnfuzz.cli import again, blame, corpus, onnx, search, show, text, train
 from nnfuzz.cli.app import app
 from nnfuzz.cli.groups import Command, expand
 
@@ -20,6 +20,7 @@ _COMMANDS: dict[str, tuple[Command, str]] = {
     "repro": (again.repro, FINDINGS),
     "shrink": (again.shrink, FINDINGS),
     "explain": (again.explain, FINDINGS),
+    "sensitivity": (blame.sensitivity, FINDINGS),
     "show": (show.show, RUNS),
     "resume": (again.resume, RUNS),
 }

@@ -11,6 +11,7 @@ from nnfuzz.cli.groups import checked, one_of, option
 from nnfuzz.cli.onnx import PairOptions, RuntimeOptions
 from nnfuzz.cli.options import (
     MODEL,
+    SEARCH,
     BudgetOptions,
     DataOptions,
     LegalOptions,
@@ -106,6 +107,35 @@ def diff(
     ties: Annotated[
         bool, option("--ties", panel=JOB, help="Count ties broken the other way (both top-2 margins below 1e-6).")
     ] = False,
+    least: Annotated[
+        bool,
+        option(
+            "--least",
+            panel=JOB,
+            help="At the end, bisect the smallest distance of every seed at which the two disagree; without it a tenth "
+            "of the inputs is spent on that.",
+        ),
+    ] = False,
+    sensitivity: Annotated[
+        bool,
+        option(
+            "--sensitivity",
+            panel=JOB,
+            help="With --as: at the end, find the layer that, left as it was, makes most of the disagreeing inputs "
+            "agree (also later: nnfuzz sensitivity RUN).",
+        ),
+    ] = False,
+    coverage_of: Annotated[
+        str | None,
+        option(
+            "--coverage-of",
+            metavar="a|b|both",
+            panel=SEARCH,
+            callback=checked("--coverage-of", one_of("a", "b", "both")),
+            help="Whose activations decide what is new.",
+            default="a",
+        ),
+    ] = None,
     data: DataOptions,
     runtime: RuntimeOptions,
     pair: PairOptions,
@@ -118,10 +148,13 @@ def diff(
     """Search for inputs on which two models disagree."""
     if (model_b is None) == (as_ is None):
         raise UsageError("diff compares MODEL_A with one other: give either MODEL_B or --as fp16|bf16|int8")
+    if sensitivity and as_ is None:
+        raise UsageError("--sensitivity leaves layers of a copy as they were, so it needs --as in place of MODEL_B")
     models = [model_a] if model_b is None else [model_a, model_b]
     return search(
         "diff", models, data, legal, how, budget, style, out, pair.of_each(runtime), as_=as_, compare=compare,
-        ties=ties or None, match=pair.match(),
+        ties=ties or None, match=pair.match(), least=least or None, sensitivity=sensitivity or None,
+        covered=coverage_of,
     )  # fmt: skip
 
 

@@ -64,7 +64,9 @@ class GraphReader:
     def read(self, inputs: Batch) -> Values:
         inside = self._by_interpreter(inputs)
         held = self._by_runtime(inputs)
-        found: Values = {}
+        found: Values = {
+            n: Value(n, "input", t.detach().cpu()) for n, t in inputs.items() if t.is_floating_point() and t.numel()
+        }
         made_by: dict[str, tuple[str, str]] = {}
         for node in self.nodes:
             for name in node.output:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 SECONDS = 120.0
 """Time spent on it, unless another is asked for."""
+SET_PART = 0.5
+"""Share of the time, on top of it, that the search for a small set of layers may take."""
 MOST_HITS = 128
 ALL_AT_ONCE = 16
 """So few layers are tried one by one without groups."""
@@ -47,13 +49,15 @@ class Kept:
 @dataclass
 class Sensitivity:
     """``inputs``: disagreeing ones that were rerun. ``layers``: tried ones, the most helpful first; ``of``: how many
-    layers the copy changes. ``groups``: ``(first, last, layers, agree)`` of those tried together."""
+    layers the copy changes. ``groups``: ``(first, last, layers, agree)`` of those tried together. ``together``: where
+    no single layer makes half of the inputs agree, a small set that does, with how many agree."""
 
     inputs: int
     of: int
     layers: list[Kept] = field(default_factory=list)
     groups: list[tuple[str, str, int, int]] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
+    together: tuple[list[str], int] | None = None
     seconds: float = 0.0
 
     @property
@@ -75,16 +79,19 @@ class Sensitivity:
             lines.append(f"  {k.layer:<{width}}  {100 * k.agree / self.inputs:5.1f} %  ({k.agree})  {k.kind}")
         if len(self.layers) > SHOWN:
             lines.append(f"  and {len(self.layers) - SHOWN} more, at most {self.layers[SHOWN].agree} each")
-        if self.groups and len(self.layers) < self.of:
-            lines.append("  tried in groups alone, since they help less: " + "; ".join(self._untried()))
+        if self.groups:
+            told = sorted(self.groups, key=lambda g: -g[3])[:3]
+            groups = (f"{a} to {b} ({n} layers) {100 * agree / self.inputs:.0f} %" for a, b, n, agree in told)
+            lines.append(f"  neighbours together: {', '.join(groups)}; all other groups less")
+        if self.together is not None:
+            names, agree = self.together
+            share = f"{100 * agree / self.inputs:.0f} %"
+            lines.append(f"  no single layer helps half of them; these {len(names)} do ({share}): {', '.join(names)}")
+        elif self.best is None or 2 * self.best.agree < self.inputs:
+            lines.append("  no layer that was tried helps half of them, and no small set was found that does")
         if self.refused:
             lines.append(f"  no copy could be made without: {', '.join(self.refused[:6])}")
         return lines
-
-    def _untried(self) -> list[str]:
-        known = {k.layer for k in self.layers}
-        left = [g for g in self.groups if g[0] not in known][:4]
-        return [f"{a} to {b} ({n}): {100 * agree / self.inputs:.0f} %" for a, b, n, agree in left] or ["none"]
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -93,6 +100,7 @@ class Sensitivity:
             "layers": [[k.layer, k.kind, k.agree] for k in self.layers],
             "groups": [list(g) for g in self.groups],
             "refused": self.refused,
+            "together": self.together,
             "seconds": round(self.seconds, 1),
         }
 
@@ -131,23 +139,28 @@ def measure(job: DiffJob, objective: Objective, pool: Pool, seconds: float = SEC
             found.refused += list(names) if len(names) == 1 else []
             return None
 
-    for name in _in_order(list(layers), agreeing, found, over):
+    groups = _grouped(list(layers), agreeing, found, over)
+    for name in (name for group in groups for name in group):
         agree = agreeing([name])
         if agree is not None:
             found.layers.append(Kept(name, layers[name], agree))
         if over():
             break
     found.layers.sort(key=lambda k: -k.agree)
+    if found.best is None or 2 * found.best.agree < cases.count:
+        end = time.perf_counter() + SET_PART * seconds
+        found.together = _small_set(groups, agreeing, cases.count, lambda: time.perf_counter() > end)
     found.seconds = time.perf_counter() - began
     return found
 
 
-def _in_order(
-    names: list[str], agreeing: Callable[[Sequence[str]], int | None], found: Sensitivity, over: Callable[[], bool]
-) -> list[str]:
-    """Layers of the groups that help most come first."""
+Agreeing = Callable[[Sequence[str]], int | None]
+
+
+def _grouped(names: list[str], agreeing: Agreeing, found: Sensitivity, over: Callable[[], bool]) -> list[list[str]]:
+    """Neighbours together, the groups that help most first."""
     if len(names) <= ALL_AT_ONCE:
-        return names
+        return [[name] for name in names]
     width = max(2, round(len(names) ** 0.5))
     groups = [names[i : i + width] for i in range(0, len(names), width)]
     scored = []
@@ -156,7 +169,38 @@ def _in_order(
         scored.append((agree if agree is not None else -1, group))
         if agree is not None:
             found.groups.append((group[0], group[-1], len(group), agree))
-    return [name for _, group in sorted(scored, key=lambda pair: -pair[0]) for name in group]
+    return [group for _, group in sorted(scored, key=lambda pair: -pair[0])]
+
+
+def _small_set(
+    groups: list[list[str]], agreeing: Agreeing, count: int, over: Callable[[], bool]
+) -> tuple[list[str], int] | None:
+    """Groups are joined, the most helpful first, until half of the inputs agree; then what is not needed is dropped,
+    in ever smaller pieces."""
+    names: list[str] = []
+    agree = 0
+    for group in groups[: max(2, len(groups) // 2)]:
+        names = [*names, *group]
+        agree = agreeing(names) or 0
+        if 2 * agree >= count or over():
+            break
+    if 2 * agree < count:
+        return None
+    piece = max(1, len(names) // 2)
+    while not over():
+        for at in range(0, len(names), piece):
+            less = names[:at] + names[at + piece :]
+            still = agreeing(less) if less else None
+            if still is not None and 2 * still >= count:
+                names, agree = less, still
+                break
+            if over():
+                break
+        else:
+            if piece == 1:
+                break
+            piece = max(1, piece // 2)
+    return names, agree
 
 
 class _Cases:

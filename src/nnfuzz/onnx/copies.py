@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import inspect
 import logging
+import shutil
 import tempfile
 import warnings
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -92,7 +94,8 @@ class Maker:
         self._named = with_names(with_initializers(self._per_channel_able(proto)))
         self._prepared: onnx.ModelProto | None = None
         self._whole: onnx.ModelProto | None = None
-        self._folder = tempfile.TemporaryDirectory(prefix="nnfuzz-")
+        self._folder = tempfile.mkdtemp(prefix="nnfuzz-")
+        weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
         self._plain: tuple[Any, bool] | None = None
 
     @property
@@ -141,6 +144,7 @@ class Maker:
         wanted = _quantizable(self.way.name)
         if self.way.name == "int8-dynamic":  # products with weights alone
             weights = {t.name for t in self.prepared.graph.initializer}
+            wanted |= {"Gemm"}
             return {n.name: n.op_type for n in nodes if n.op_type in wanted and weights & set(n.input)}
         return {n.name: n.op_type for n in nodes if n.op_type in wanted}
 
@@ -160,7 +164,7 @@ class Maker:
                 to,
                 weight_type=getattr(quant.QuantType, kind),
                 per_channel=per_channel,
-                nodes_to_exclude=exclude,
+                nodes_to_exclude=[*exclude, *(f"{name}_MatMul" for name in exclude)],  # what becomes of a Gemm
                 extra_options={"EnableSubgraph": True},
             )
             made = onnx.load(to)
@@ -265,7 +269,7 @@ class Maker:
         return place
 
     def _file(self, name: str) -> str:
-        return str(Path(self._folder.name, name))
+        return str(Path(self._folder, name))
 
     def _refused(self, made: onnx.ModelProto) -> str | None:
         """Why ONNX Runtime does not load the copy; None where it does."""

@@ -1,0 +1,261 @@
+"""Layers matched and compared, the pool of hits, the least disturbance."""
+
+from __future__ import annotations
+
+from itertools import combinations, pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+import nnfuzz
+from nnfuzz.divergence.begins import Parting
+from nnfuzz.divergence.layers import Layer, compare, first_jump, relative, table
+from nnfuzz.divergence.least import Least, draw, least
+from nnfuzz.divergence.matching import _in_order, match_values
+from nnfuzz.divergence.pool import ANY, NEAREST, Pool
+from nnfuzz.divergence.values import Limits, Value, Values
+from nnfuzz.inputs import build_space
+from nnfuzz.jobs import make_job
+from nnfuzz.seeds import read_seeds
+from nnfuzz.settings import Settings
+
+SEEDS = torch.rand(12, 3, generator=torch.Generator().manual_seed(0)) * 0.2
+
+
+class Bent(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.where(x.abs() > 3, x * 1.5, x)
+
+
+def built(bend: bool) -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 4), Bent() if bend else nn.Identity(), nn.Linear(4, 2))
+
+
+def parting(a: Any, b: Any, seeds: Tensor = SEEDS) -> Parting:
+    job = make_job(Settings(job="diff"), a, b, seeds)
+    job.prepare()
+    return Parting(job.target, [g.batch for g in job.seeds.groups])  # type: ignore[arg-type]
+
+
+def test_the_first_layer_that_jumps_is_named() -> None:
+    begins = parting(built(False), built(True)).begins({"input": torch.full((1, 3), 20.0)})
+    assert [x.name for x in begins.layers] == ["0", "1", "2"]
+    assert begins.by == "name"
+    assert begins.first is not None
+    assert begins.first.name == "1"
+    assert begins.layers[0].here == 0
+    assert "begins at 1 (Identity)" in begins.lines()[-1]
+
+
+def test_where_no_layer_jumps_none_is_named() -> None:
+    a = built(False)
+    b = built(False)
+    with torch.no_grad():
+        b[2].weight += 0.01
+    begins = parting(a, b).begins({"input": SEEDS[:1] * 1.1})
+    assert begins.first is None
+    assert "no single layer" in begins.headline()
+
+
+def test_modules_of_other_names_are_matched_by_what_they_give() -> None:
+    class Renamed(nn.Module):
+        def __init__(self, inner: nn.Sequential):
+            super().__init__()
+            self.head, self.tail, self.kink = inner[0], inner[2], inner[1]
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.tail(self.kink(self.head(x)))  # type: ignore[no-any-return]
+
+    begins = parting(built(False), Renamed(built(True))).begins({"input": torch.full((1, 3), 20.0)})
+    assert begins.by == "correlation"
+    assert begins.first is not None
+    assert begins.first.name == "1"
+
+
+def test_functions_and_scripts_are_compared_operation_by_operation() -> None:
+    def first(x: Tensor) -> Tensor:
+        return torch.sigmoid(torch.tanh(x) * 3)
+
+    def second(x: Tensor) -> Tensor:
+        return torch.sigmoid(torch.where(x > 2, x, torch.tanh(x)) * 3)
+
+    begins = parting(first, second).begins({"x": torch.full((1, 3), 4.0)})
+    assert begins.first is not None
+    assert begins.first.kind == "mul"  # what tanh and where give is the same on the seeds
+    scripted = torch.jit.trace(built(False), SEEDS)
+    begins = parting(scripted, built(True)).begins({"input": torch.full((1, 3), 20.0)})
+    assert begins.layers
+    assert begins.first is not None
+
+
+@given(st.integers(0, 5), st.integers(0, 5), st.randoms(use_true_random=False))
+def test_the_chain_of_pairs_is_the_best_one(n: int, m: int, random: Any) -> None:
+    score = np.array([[random.choice([-np.inf, 0.9, 0.95, 1.0]) for _ in range(m)] for _ in range(n)]).reshape(n, m)
+    chain = _in_order(score)
+    assert all(a < c and b < d for (a, b), (c, d) in pairwise(chain))
+    best = 0.0
+    for k in range(1, min(n, m) + 1):
+        for rows in combinations(range(n), k):
+            for columns in combinations(range(m), k):
+                best = max(best, sum(score[r, c] for r, c in zip(rows, columns, strict=True)))
+    assert sum(score[r, c] for r, c in chain) == pytest.approx(best)
+
+
+def value(t: Tensor, limits: Limits | None = None) -> Value:
+    return Value("layer", "Conv", t, limits=limits)
+
+
+def test_channels_at_the_end_are_brought_to_the_front() -> None:
+    images = torch.rand(2, 1, 3, 4, 5)
+    a: list[Values] = [{"x": value(t)} for t in images]
+    b: list[Values] = [{"y": value(t.movedim(1, -1))} for t in images]
+    (match,) = match_values(a, b, same_names=False)
+    assert torch.equal(match.of_b(b[0]["y"].tensor), a[0]["x"].tensor)
+
+
+def test_clipping_is_counted_by_what_the_float_side_reaches() -> None:
+    limits = Limits(-1.0, 1.0, 0.01)
+    here = ({"x": value(torch.tensor([0.5, 1.0049, 2.0, -3.0]))}, {"x": value(torch.tensor([0.5, 1, 1, -1]), limits)})
+    usual = ({"x": value(torch.ones(4))}, {"x": value(torch.ones(4), limits)})
+    (layer,) = compare(match_values([usual[0]], [usual[1]], same_names=True), here, [usual])
+    assert (layer.clipped, layer.clipped_usually) == (0.5, 0.0)
+    assert layer.reached == (-3.0, 2.0)
+    assert "50 % of its values lie beyond the quantized range -1…1, they reach -3…2" in layer.told()
+    assert "50.00 %" in table([layer])[1]
+
+
+def test_long_tables_lose_their_middle_and_keep_what_is_marked() -> None:
+    layers = [Layer(str(i), "Linear", str(i), 0.0, 0.0, 0.0) for i in range(100)]
+    lines = table(layers, most=12)
+    assert len(lines) == 14
+    assert "…" in lines
+    assert any(line.startswith("50") and line.endswith("<") for line in table(layers, 12, layers[50]))
+
+
+def test_differences_are_relative_to_the_usual_size() -> None:
+    assert relative(torch.tensor([1.0]), torch.tensor([float("nan")])) == float("inf")
+    assert relative(torch.tensor([2.0]), torch.tensor([1.0])) == 0.5
+    assert relative(torch.tensor([2.0]), torch.tensor([1.0]), scale=10.0) == 0.1
+
+
+@given(st.lists(st.floats(1e-9, 1.0), min_size=1, max_size=6))
+def test_what_is_usual_never_jumps(sizes: list[float]) -> None:
+    assert first_jump([Layer("x", "", "x", s, s, s) for s in sizes], 1e-7) is None
+
+
+# ------------------------------------------------------------------------------------------------ pool
+
+
+def one(number: float) -> dict[str, Tensor]:
+    return {"x": torch.tensor([[number]])}
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.floats(0.125, 10, width=32)), max_size=60))
+def test_the_nearest_stay_and_the_rest_is_bounded(hits: list[tuple[int, float]]) -> None:
+    pool = Pool()
+    for seed, far in hits:
+        pool.add(seed, far, one(far))
+    for seed, far, candidate in pool.nearest():
+        assert far == min(d for s, d in hits if s == seed)
+        assert float(candidate["x"]) == far
+    counts = {s: sum(1 for i, _ in hits if i == s) for s, _ in hits}
+    assert len(pool) == sum(min(c, NEAREST + ANY) for c in counts.values())
+    assert sum(len(seeds) for _, seeds in pool.batches(1000)) == len(pool)
+    assert sum(len(seeds) for _, seeds in pool.batches(3)) == min(3, len(pool))
+
+
+def test_a_pool_is_the_same_after_rest(tmp_path: Path) -> None:
+    pool, other = Pool(), Pool()
+    for i in range(20):
+        pool.add(i % 3, 1.0 + i, one(float(i)))
+    pool.add(5, float("inf"), {"x": torch.zeros(1, 4)})
+    pool.save(tmp_path)
+    other.load(tmp_path)
+    assert [(i, d) for i, d, _ in other.nearest()] == [(i, d) for i, d, _ in pool.nearest() if i != 5]
+    assert len(other) == len(pool)
+
+
+# ------------------------------------------------------------------------------------------------ least
+
+
+def test_the_least_disturbance_is_bisected() -> None:
+    seeds = torch.tensor([[0.0, 0.0], [0.5, 0.0], [0.0, -0.2]])
+    space = build_space(read_seeds(seeds, lambda x: x), ranges=(-1, 1))
+    pool = Pool()
+    for i in (0, 1):
+        pool.add(i, 1.0, {"x": torch.tensor([[1.0, -0.9]])})
+    found = least(pool, {i: {"x": s[None]} for i, s in enumerate(seeds)}, space, lambda b: b["x"][:, 0] > 0.75, 3)
+    assert found.distances[0] == pytest.approx(0.75, abs=2e-3)
+    assert found.distances[1] == pytest.approx(0.25, abs=2e-3)
+    assert set(found.distances) == {0, 1}
+    assert found.line().startswith("least disturbance: 2 of 3 seeds disagree, from L∞ 0.25")
+    assert bool((found.candidates[1]["x"][:, 0] > 0.75).all())
+
+
+def test_without_inputs_to_spend_the_hits_stand() -> None:
+    space = build_space(read_seeds(torch.zeros(1, 1), lambda x: x), ranges=(-1, 1))
+    pool = Pool()
+    pool.add(0, 1.0, one(1.0))
+    found = least(pool, {0: one(0.0)}, space, lambda b: b["x"][:, 0] > 0.5, 1, budget=0)
+    assert found.distances == {0: 1.0}
+    assert found.tried == 0
+    assert "(0 of them bisected: --least does all)" in found.line()
+
+
+def test_the_plot_is_drawn(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    assert draw(Least({0: 0.1, 1: 0.3}, 4, 2, 0), tmp_path / "least.png")
+    assert (tmp_path / "least.png").read_bytes().startswith(b"\x89PNG")
+
+
+# ------------------------------------------------------------------------------------------------ of a run
+
+
+def outlier() -> nn.Sequential:
+    """Its first layer has one weight so large that the others of its row have no level left in int8."""
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 3)).eval()
+    with torch.no_grad():
+        model[0].weight[:, 0] *= 200
+    return model.requires_grad_(False)
+
+
+def test_the_layer_to_blame_is_found(tmp_path: Path) -> None:
+    seeds = torch.rand(8, 3, generator=torch.Generator().manual_seed(3)) * torch.tensor([0.001, 1.0, 1.0])
+    model = outlier()
+    run = nnfuzz.diff(
+        model, seeds=seeds, as_="int8", max_inputs=3000, max_seconds=20, sensitivity=True, out=tmp_path / "run"
+    )
+    assert run.findings
+    assert run.sensitivity is not None
+    assert run.sensitivity.best is not None
+    assert run.sensitivity.best.layer == "0"
+    assert 2 * run.sensitivity.best.agree >= run.sensitivity.inputs
+    again = nnfuzz.sensitivity(tmp_path / "run", model)
+    assert [(k.layer, k.agree) for k in again.layers] == [(k.layer, k.agree) for k in run.sensitivity.layers]
+    assert run.least is not None
+    assert run.least.distances.keys() <= set(range(8))
+    assert (tmp_path / "run" / "least.json").is_file()
+    assert "begins at" in (tmp_path / "run" / "findings" / "F0001" / "README.md").read_text()
+    nnfuzz.diff(model, outlier(), seeds, max_inputs=100, out=tmp_path / "two")
+    with pytest.raises(nnfuzz.UsageError, match="no diff of a model with its own copy"):
+        nnfuzz.sensitivity(tmp_path / "two", model)
+
+
+@pytest.mark.parametrize("as_", ["fp16", "bf16"])
+def test_a_layer_kept_in_float32_is_exact(as_: str) -> None:
+    from nnfuzz.targets.precision import derive
+
+    model = outlier()
+    x = torch.rand(4, 3)
+    kept = derive(model, as_, lambda twin: None, keep=["0", "1", "2"])
+    dtype = {"fp16": torch.float16, "bf16": torch.bfloat16}[as_]
+    step = model[2](model[1](model[0](x.to(dtype).float()).to(dtype).float()))
+    torch.testing.assert_close(kept(x), step.to(dtype), rtol=0, atol=0)

@@ -1,0 +1,304 @@
+"""Copies of ONNX models as onnxruntime makes them, and what a diff finds and says of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from graphs import constant, model, node, value
+
+import nnfuzz
+import onnx
+from nnfuzz.cli import main
+from nnfuzz.divergence.begins import Parting
+from nnfuzz.errors import Unsupported, UsageError
+from nnfuzz.gradient import ScoreGuide
+from nnfuzz.jobs import DiffJob, make_job
+from nnfuzz.objectives import Disagreement
+from nnfuzz.onnx import load
+from nnfuzz.onnx.copies import Maker, Way, in_order, with_initializers, with_names
+from nnfuzz.onnx.program import OnnxProgram
+from nnfuzz.onnx.runtime import OnnxModel
+from nnfuzz.settings import Settings
+from nnfuzz.targets import Want
+
+WAYS = ("int8-dynamic", "int8-static", "fp16")
+
+
+def mlp(opset: int = 17, named: bool = True, scale: float = 1.0) -> onnx.ModelProto:
+    """4 → 8 → 3 with ReLU."""
+    draw = np.random.default_rng(0)
+    first, second = (draw.normal(size=s).astype(np.float32) for s in ((4, 8), (8, 3)))
+    first[:, 0] *= scale
+    names = ("first", "bend", "second", "add") if named else (None, None, None, None)
+    return model(
+        [
+            node("MatMul", "x w1", "h", names[0]),
+            node("Relu", "h", "r", names[1]),
+            node("MatMul", "r w2", "s", names[2]),
+            node("Add", "s b", "y", names[3]),
+        ],
+        [value("x", "n", 4)],
+        [value("y", "n", 3)],
+        [constant("w1", first), constant("w2", second), constant("b", np.zeros(3, np.float32))],
+        opset=opset,
+    )
+
+
+def conv(opset: int = 11) -> onnx.ModelProto:
+    """A convolution with its weights in a Constant node, batch normalisation, and a linear layer."""
+    draw = np.random.default_rng(1)
+    held = {"w": (4, 2, 3, 3), "m": (4, 3)}
+    weights = {n: draw.normal(size=s).astype(np.float32) for n, s in held.items()}
+    ones = np.ones(4, np.float32)
+    return model(
+        [
+            node("Constant", "", "w", value=constant("", weights["w"])),
+            node("Conv", "x w", "c"),
+            node("BatchNormalization", "c one zero zero one", "n"),
+            node("Relu", "n", "r"),
+            node("GlobalAveragePool", "r", "g"),
+            node("Flatten", "g", "f"),
+            node("MatMul", "f m", "y"),
+        ],
+        [value("x", "n", 2, 6, 6)],
+        [value("y", "n", 3)],
+        [constant("m", weights["m"]), constant("one", ones), constant("zero", 0 * ones)],
+        opset=opset,
+    )
+
+
+SEEDS = torch.rand(16, 4, generator=torch.Generator().manual_seed(0))
+IMAGES = torch.rand(8, 2, 6, 6, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(("proto", "seeds"), [(mlp(), SEEDS), (mlp(11, named=False), SEEDS), (conv(), IMAGES)])
+def test_copies_are_near_the_model_and_run_in_both_runtimes(way: str, proto: onnx.ModelProto, seeds: Any) -> None:
+    whole = load(proto)
+    copies = Maker(whole, Way.of(way), [{"x": seeds}])
+    made = copies.model()
+    mine, theirs = whole(seeds)["y"], made(seeds)["y"]
+    assert theirs.dtype == torch.float32
+    gap = float((mine - theirs).abs().max())
+    assert 0 < gap < 0.1 * float(mine.abs().max())
+    inside = OnnxProgram(made.proto)(seeds)["y"]
+    torch.testing.assert_close(inside, theirs, rtol=0.05, atol=0.05)
+    assert [s.dtype for s in made.inputs] == [torch.float32]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_layer_may_stay_as_it_was(way: str) -> None:
+    copies = Maker(load(mlp()), Way.of(way), [{"x": SEEDS}])
+    layers = copies.layers()
+    assert layers["first"] == "MatMul"
+    assert any(name.startswith("second") for name in layers)
+    whole, kept = copies.make(), copies.make(["first"])
+    plain = {t.name: t.data_type for t in kept.graph.initializer}
+    assert plain["w1"] == onnx.TensorProto.FLOAT
+    assert {t.name: t.data_type for t in whole.graph.initializer}.get("w1") != onnx.TensorProto.FLOAT
+    assert copies.make().SerializeToString() == whole.SerializeToString()
+
+
+def test_weights_have_a_scale_for_each_channel() -> None:
+    made = Maker(load(conv(11)), Way.of("int8-static"), [{"x": IMAGES}]).make()
+    scales = [t for t in made.graph.initializer if t.name.endswith("_scale") and len(t.dims) == 1 and t.dims[0] > 1]
+    assert any(t.dims[0] == 4 for t in scales)
+    assert Counter(n.op_type for n in made.graph.node)["BatchNormalization"] == 0  # folded before quantization
+
+
+def test_element_types_can_be_named() -> None:
+    made = Maker(load(mlp()), Way.of("int8-static:int8,int8"), [{"x": SEEDS}]).make()
+    kinds = {t.name: t.data_type for t in made.graph.initializer}
+    assert kinds["x_zero_point"] == onnx.TensorProto.INT8
+    with pytest.raises(Unsupported, match="no int8-static copy of g can be made: ValueError"):
+        Maker(load(mlp()), Way.of("int8-static:int8,uint8"), [{"x": SEEDS}]).make()
+
+
+@pytest.mark.parametrize(
+    ("word", "told"),
+    [
+        ("int4", "the copy 'int4' of an ONNX model is not known: choose one of int8-dynamic, int8-static, fp16"),
+        ("bf16", "the copy 'bf16' of an ONNX model is not known"),
+        ("fp16:int8", "does not say which element types"),
+        ("int8-static:float", "does not say which element types"),
+        ("int8-dynamic:uint8,int8", "int8-dynamic quantizes activations to uint8 always"),
+    ],
+)
+def test_words(word: str, told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        nnfuzz.diff(mlp(), None, SEEDS, as_=word)
+
+
+def test_what_cannot_be_copied_is_said() -> None:
+    quantized = Maker(load(mlp()), Way.of("int8-static"), [{"x": SEEDS}]).make()
+    with pytest.raises(Unsupported, match="is quantized already"):
+        nnfuzz.diff(quantized, None, SEEDS, as_="int8-static")
+    plain = model([node("Floor", "x", "y")], [value("x", "n", 4)], [value("y", "n", 4)])
+    with pytest.raises(Unsupported, match="is the model itself: it holds no operator that onnxruntime converts"):
+        nnfuzz.diff(plain, None, SEEDS, as_="int8-dynamic")
+    with pytest.raises(Unsupported, match="--as int8-static makes copies of ONNX models, but the model is a Linear"):
+        nnfuzz.diff(torch.nn.Linear(4, 3), None, SEEDS, as_="int8-static")
+
+
+def test_nodes_come_after_what_they_read() -> None:
+    proto = mlp()
+    nodes = [onnx.NodeProto.FromString(n.SerializeToString()) for n in reversed(proto.graph.node)]
+    del proto.graph.node[:]
+    proto.graph.node.extend(nodes)
+    assert [n.op_type for n in in_order(proto).graph.node] == ["MatMul", "Relu", "MatMul", "Add"]
+
+
+def test_names_and_constants_are_prepared() -> None:
+    made = with_names(with_initializers(conv()))
+    assert "Constant" not in {n.op_type for n in made.graph.node}
+    assert "w" in {t.name for t in made.graph.initializer}
+    names = [n.name for n in made.graph.node]
+    assert all(names)
+    assert len(set(names)) == len(names)
+
+
+# ------------------------------------------------------------------------------------------------ of a run
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that goes far beyond what the seeds of calibration showed."""
+    place: Path = tmp_path_factory.mktemp("copies")
+    onnx.save(mlp(), place / "net.onnx")
+    np.savez(place / "seeds.npz", x=SEEDS.numpy())
+    run = nnfuzz.diff(
+        place / "net.onnx", None, SEEDS, as_="int8-static", ranges=(-4, 4), max_inputs=4000, max_seconds=20,
+        out=place / "run",
+    )  # fmt: skip
+    assert run.findings
+    return place
+
+
+def test_the_copy_lies_in_the_run_and_reruns(found: Path) -> None:
+    assert (found / "run" / "copy.onnx").is_file()
+    finding = found / "run" / "findings" / "F0001"
+    assert nnfuzz.repro(finding).reproduced
+    moved = found / "elsewhere"
+    finding.rename(moved)
+    assert nnfuzz.repro(moved).reproduced
+    moved.rename(finding)
+
+
+def test_clipping_is_named(found: Path) -> None:
+    assert "relative difference layer by layer (matched by name)" in nnfuzz.explain(found / "run/findings/F0001")
+    place = found / "far"
+    run = nnfuzz.diff(
+        mlp(), None, SEEDS, as_="int8-static", ranges=(-4, 4), compare="allclose:2", max_inputs=2000, out=place,
+        stop_on_first=True,
+    )  # fmt: skip
+    assert run.findings
+    text = nnfuzz.explain(place / "findings" / "F0001", mlp())
+    assert "clipped" in text
+    assert "it begins at x (input)" in text
+    assert "lie beyond the quantized range" in (place / "findings" / "F0001" / "README.md").read_text()
+
+
+def test_the_layer_to_blame_is_told_on_the_command_line(found: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sensitivity", str(found / "run")]) == 0
+    said = capsys.readouterr().out
+    assert "disagreeing inputs rerun with one layer left as in A, all layers tried" in said
+    assert "agree again" in said
+    assert (found / "run" / "sensitivity.json").is_file()
+
+
+def test_resumed_runs_take_the_copy_that_they_made(found: Path) -> None:
+    before = (found / "run" / "copy.onnx").read_bytes()
+    run = nnfuzz.resume(found / "run", max_inputs=5000, max_seconds=60)
+    assert run.stats.inputs >= 4000
+    assert (found / "run" / "copy.onnx").read_bytes() == before
+
+
+def test_the_command_line_makes_copies(
+    found: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["diff", str(found / "net.onnx"), "--seeds", str(found / "seeds.npz"), "--out", "run", "-n", "3000"]
+    assert main([*words, "--as", "fp16", "--compare", "allclose:1e-4", "--least", "--coverage-of", "both"]) == 1
+    said = capsys.readouterr().out
+    assert "least disturbance: " in said
+    assert main([*words, "--sensitivity"]) == 2
+    assert main([*words, "--as", "fp8"]) == 2
+    assert "choose one of fp16, bf16, int8, int8-dynamic, int8-static" in capsys.readouterr().err
+
+
+# ------------------------------------------------------------------------------------------------ inside
+
+
+def prepared(a: Any, b: Any, seeds: torch.Tensor = SEEDS, **more: Any) -> DiffJob:
+    job = make_job(Settings(job="diff", **more), a, b, seeds)
+    assert isinstance(job, DiffJob)
+    job.prepare()
+    return job
+
+
+def test_gradients_lead_with_the_values_of_the_real_runtime() -> None:
+    job = prepared(load(mlp()), None, as_="int8-static")
+    assert job.pair is not None
+    assert job.pair.b.quantized
+    guide = ScoreGuide(job.pair, Disagreement("argmax"))
+    leaves = {"x": SEEDS[:3].clone().requires_grad_()}
+    seen = guide.look(leaves, lambda key: False)
+    assert set(seen[0]) == {"score", "difference"}
+    (slope,) = torch.autograd.grad(torch.stack([s["score"] for s in seen]).sum(), leaves["x"])
+    assert bool((slope != 0).any())
+    a, b = job.pair.a.onnx(SEEDS[:3])["y"], job.pair.b.onnx(SEEDS[:3])["y"]  # type: ignore[attr-defined]
+    margins = []
+    for t in (a, b):
+        top = t.topk(2, 1).values
+        margins.append((top[:, 0] - top[:, 1]) / top.abs().amax(1))
+    told = torch.stack([s["score"].detach() for s in seen])
+    torch.testing.assert_close(told, torch.minimum(*margins), rtol=1e-4, atol=1e-5)
+
+
+def test_a_wrong_node_is_named() -> None:
+    """Torch against ONNX: one row of the second weight is wrong, behind a unit that is silent on the seeds."""
+    proto = mlp()
+    weights = {t.name: onnx.numpy_helper.to_array(t).copy() for t in proto.graph.initializer}
+
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = torch.nn.Linear(4, 8, bias=False), torch.nn.Linear(8, 3)
+            with torch.no_grad():
+                self.first.weight.copy_(torch.from_numpy(weights["w1"].T))
+                self.second.weight.copy_(torch.from_numpy(weights["w2"].T))
+                self.second.bias.zero_()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.second(torch.relu(self.first(x)))  # type: ignore[no-any-return]
+
+    net = Net().eval()
+    active = torch.relu(SEEDS @ torch.from_numpy(weights["w1"])).sum(0)
+    silent = int(active.argmin())
+    seeds = SEEDS[(SEEDS @ torch.from_numpy(weights["w1"]))[:, silent] <= 0]
+    assert len(seeds) >= 4
+    wrong = weights["w2"].copy()
+    wrong[silent] = wrong[silent][::-1] + 2
+    proto.graph.initializer[1].CopyFrom(constant("w2", wrong))
+    job = prepared(net, OnnxModel(proto), seeds)
+    assert job.pair is not None
+    parting = Parting(job.pair, [g.batch for g in job.seeds.groups])
+    direction = torch.from_numpy(weights["w1"][:, silent])
+    begins = parting.begins({"x": (5 * direction / direction.norm())[None]})
+    assert begins.by == "correlation"
+    assert begins.first is not None
+    assert begins.first.name == "second"
+    assert begins.layers[0].here < 1e-5
+
+
+def test_coverage_may_see_either_side() -> None:
+    for covered, names in (("a", 1), ("b", 1), ("both", 2)):
+        job = prepared(load(mlp()), load(mlp(scale=1.5)), covered=covered)
+        layers = job.target.run({"x": SEEDS[:2]}, Want()).layers
+        assert len(layers) == names, layers
+        assert any(n.startswith("b.") for n in layers) == (covered != "a")
