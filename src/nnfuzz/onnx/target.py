@@ -17,13 +17,13 @@ from nnfuzz.onnx.axes import Axes, find_axes, holds
 from nnfuzz.onnx.program import OnnxProgram
 from nnfuzz.onnx.runtime import OnnxModel
 from nnfuzz.onnx.taps import TRIED, Tap, all_values, hidden_values, values_by_pattern
-from nnfuzz.space import Batch, InputSpace, rows, size
+from nnfuzz.space import Batch, rows, size
 from nnfuzz.targets.base import Trace, Want
 from nnfuzz.targets.drive import Named, agree
 from nnfuzz.targets.inside import InsideWatch
 from nnfuzz.targets.outputs import named_outputs
 from nnfuzz.targets.torch import TorchTarget
-from nnfuzz.targets.unit import Plan, random_candidates, several
+from nnfuzz.targets.unit import Plan, several
 
 CHUNK_BYTES = 1 << 20
 """The largest value inside the graph for the rows that one call of ONNX Runtime takes: beyond that its working memory
@@ -78,7 +78,6 @@ class OnnxTarget(TorchTarget):
         self.layer_taps: list[Tap] = []
         self._watched: list[Tap] | None = None
         self._values: dict[str, _Value] = {}
-        self._some: Batch = {}
         self._by_design: set[str] = set()
         self.disagreements = 0
         """Inputs for which the interpreter alone gave a non-finite number."""
@@ -124,9 +123,9 @@ class OnnxTarget(TorchTarget):
     def parted(self, outputs: Named, count: int) -> Named:
         return outputs if self.axes is None else self.axes.parted(outputs, count)
 
-    def check(self, space: InputSpace, generator: torch.Generator) -> None:
-        """Joined runs are tried again on random legal inputs."""
-        if self.axes is not None and not holds(self.axes, self.call, random_candidates(space, self._some, generator)):
+    def check(self, draw: Callable[[], Batch]) -> None:
+        """Joined runs are tried again on random legal candidates."""
+        if self.axes is not None and not holds(self.axes, self.call, draw()):
             self.axes = None
 
     def _tapped(self, want: Want) -> Callable[[Batch], Named]:
@@ -258,7 +257,6 @@ class OnnxTarget(TorchTarget):
         self.unit, self.drive, self.why = plan.unit, plan.drive, plan.why
         group = max(plan.seeds.groups, key=lambda g: len(g.index))
         some = rows(group.batch, slice(0, COMPARED))
-        self._some = some
         self._compare(some)
         self._values = self._survey(some)
         if self.unit == "batch" and self.drive == "loop":

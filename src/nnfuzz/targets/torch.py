@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from nnfuzz.callform import CallForm
 from nnfuzz.errors import ModelFailure, UsageError
-from nnfuzz.space import Batch, InputSpace, rows, size
+from nnfuzz.space import Batch, rows, size
 from nnfuzz.targets.base import Target, Trace, Want
 from nnfuzz.targets.drive import DRIVES, Named, agree
 from nnfuzz.targets.inside import InsideWatch, Known
@@ -215,8 +215,9 @@ class TorchTarget(Target):
         """Candidates that a gradient turn takes at once; None for as many as usual with this unit."""
         return None
 
-    def check(self, space: InputSpace, generator: torch.Generator) -> None:
-        """Whatever was found of fast ways on the seeds may be tried again on random legal inputs."""
+    def check(self, draw: Callable[[], Batch]) -> None:
+        """Whatever was found of fast ways on the seeds may be tried again on random legal candidates, which ``draw``
+        makes."""
 
     def _run_inside(self, batch: Batch, want: Want) -> Trace:
         """With every operation's result looked at; the first such run sees the seeds and learns what is by design."""
