@@ -18,7 +18,7 @@ from nnfuzz.cli.argv import rewritten
 from nnfuzz.errors import ModelFailure, RunLocked
 
 _LINES = (
-    "", "nan", "diff", "fuzz", "rows", "train", "demo", "repro", "shrink", "explain", "show", "resume", "corpus",
+    "", "nan", "diff", "fuzz", "rows", "train", "demo", "repro", "shrink", "explain", "sensitivity", "show", "resume", "corpus",
     "corpus info", "corpus merge", "corpus min",
 )  # fmt: skip
 COMMANDS = [line.split() for line in _LINES]
