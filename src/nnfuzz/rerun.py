@@ -36,6 +36,10 @@ class ReproResult:
 
 def repro(finding_dir: str | Path, model: Any = None, model_b: Any = None) -> ReproResult:
     """Runs a saved finding in the real model. ``model`` is needed when the run was started in Python."""
+    if is_training(finding_dir):
+        from nnfuzz.training import again as training
+
+        return training.repro(finding_dir, model)
     finding = load_finding(Path(finding_dir))
     if _is_text(finding):
         from nnfuzz.text import again
@@ -56,6 +60,14 @@ def repro(finding_dir: str | Path, model: Any = None, model_b: Any = None) -> Re
     return ReproResult(seen.cause.symptom == finding.symptom, seen.cause.symptom, lines)
 
 
+def is_training(finding_dir: str | Path) -> bool:
+    """Whether a directory holds a finding of ``nnfuzz train``, which other code reruns."""
+    from nnfuzz.store_files import from_json
+
+    path = Path(finding_dir) / "finding.json"
+    return path.is_file() and from_json(path).get("kind") == "training"
+
+
 def _is_text(finding: Finding) -> bool:
     return bool(finding.details.get("run", {}).get("job") == "text")
 
@@ -65,8 +77,15 @@ def reseed(run: int) -> None:
     torch.manual_seed(run)
 
 
-def shrink(finding_dir: str | Path, model: Any = None, model_b: Any = None, max_inputs: int = 20_000) -> Finding:
-    """Shrinks a saved finding further and saves it in place; returns it. It only ever gets nearer to its seed."""
+def shrink(finding_dir: str | Path, model: Any = None, model_b: Any = None, max_inputs: int = 20_000) -> Any:
+    """Shrinks a saved finding further and saves it in place; returns it. It only ever gets nearer to its seed.
+
+    A finding of ``nnfuzz train`` (then ``model`` is the program's file) loses training steps instead, ``max_inputs`` of
+    them are spent on it, and a ``TrainingFinding`` is returned."""
+    if is_training(finding_dir):
+        from nnfuzz.training import again as training
+
+        return training.shrink(finding_dir, model, max_inputs)
     finding = load_finding(Path(finding_dir))
     if _is_text(finding):
         from nnfuzz.text import again

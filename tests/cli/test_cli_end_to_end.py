@@ -175,15 +175,14 @@ def test_repro_of_a_run_with_several_findings(project: Path, capsys: pytest.Capt
     )
 
 
-def test_repro_of_a_training(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_repro_of_a_damaged_training(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     place = project / "RUN" / "findings" / "T0001"
     place.mkdir(parents=True)
     (place / "finding.json").write_text('{"kind": "training", "id": "T0001", "symptom": "nan"}')
     for path in ("RUN", "RUN/findings/T0001"):
         assert main(["repro", path]) == 2
         assert capsys.readouterr().err == (
-            "nnfuzz: error: RUN/findings/T0001 is a whole training, which its own script runs again: "
-            "python RUN/findings/T0001/repro.py\n"
+            "nnfuzz: error: RUN/findings/T0001/finding.json is damaged: its 'phase' is None\n"
         )
     assert main(["show", "RUN/findings/T0001"]) == 0
     assert capsys.readouterr().out == "T0001  nan\n"

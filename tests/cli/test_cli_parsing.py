@@ -400,7 +400,7 @@ def test_train(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[st
     assert seen == {
         "program": "loop.py", "max_steps": 2000, "max_seconds": None, "seed": 3, "out": place, "stop_on_first": False,
     }  # fmt: skip
-    assert capsys.readouterr().out == f"T0001 nan\n  rerun     python {place}/findings/T0001/repro.py\n"
+    assert capsys.readouterr().out == f"T0001 nan\n  rerun     nnfuzz repro {place}/findings/T0001\n"
     assert main(["train", "loop.py", "--json"]) == 1
     assert seen["max_seconds"] == 60.0
     assert '"seconds": "inf"' in capsys.readouterr().out

@@ -74,12 +74,12 @@ def advise(case: Case, bad: BadOp | None = None, *, remedies: Sequence[Remedy] |
     for p in fine:
         p.verification.gradients = gradients_finite(case, p.repairs)
     fine.sort(key=_order)
-    held = 0
+    held, searched = 0, case.search is not None or case.walk is not None
     for p in fine:
-        if case.search is not None and held < SHOWN:
-            p.verification.checks.append(try_search(case, p.repairs))
+        if searched and held < SHOWN and (check := try_search(case, p.repairs)) is not None:
+            p.verification.checks.append(check)
             held += p.verified
-    kept = [p for p in fine if len(p.verification.checks) == 3 or case.search is None]
+    kept = [p for p in fine if len(p.verification.checks) == 3 or not searched]
     failed = [p for p in proposals if p not in fine]
     return sorted(kept, key=lambda p: not p.verified) + failed
 

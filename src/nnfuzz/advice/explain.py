@@ -9,7 +9,7 @@ from nnfuzz.advice.telling import told_disagreement, told_nonfinite, told_other
 from nnfuzz.errors import UsageError
 from nnfuzz.findings.finding import Finding
 from nnfuzz.findings.save import load_finding
-from nnfuzz.rerun import changed_since, job_of
+from nnfuzz.rerun import changed_since, is_training, job_of
 
 _NOWHERE = Path("/", "nnfuzz", "no", "directory")
 """Stands for the directory of a finding that was never saved."""
@@ -30,6 +30,10 @@ def explain(
     Raises:
         UsageError: what is missing, in one sentence.
     """
+    if not isinstance(finding, Finding) and is_training(finding):
+        from nnfuzz.advice.training import explain_training
+
+        return explain_training(finding, model)
     place = _NOWHERE if isinstance(finding, Finding) else Path(finding)
     if not isinstance(finding, Finding):
         finding = load_finding(place)

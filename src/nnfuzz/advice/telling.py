@@ -44,7 +44,7 @@ def told_nonfinite(finding: Finding, job: Job, *, seconds: float, inputs: int, p
     if bad is None:
         return [*lines, "", _nothing_bad(finding), *_facts(finding)]
     proposals = advise(case, bad)
-    lines += ["", *_operation(bad, side.parts), "", *_remedies(proposals, code=side.parts == "module")]
+    lines += ["", *told_operation(bad, side.parts), "", *told_remedies(proposals, code=side.parts == "module")]
     if finding.phase == "forward":
         lines += side.repaired(proposals, dtype_of(bad), finding.inputs, [finding.seed], place)
     if inputs > 0:
@@ -110,7 +110,8 @@ def _nothing_bad(finding: Finding) -> str:
     return f"rerun alone, every operation is finite: the finding is {finding.status}"
 
 
-def _operation(bad: BadOp, part: str) -> list[str]:
+def told_operation(bad: BadOp, part: str) -> list[str]:
+    """Where it stands, its operands, and the chain back to the inputs."""
     where = f" at {Path(bad.site.file).name}:{bad.site.line}" if bad.site.file else ""
     if not where and part == "module":
         where = " in a stock module"
@@ -130,7 +131,8 @@ def _operation(bad: BadOp, part: str) -> list[str]:
     return lines
 
 
-def _remedies(proposals: list[Proposal], *, code: bool) -> list[str]:
+def told_remedies(proposals: list[Proposal], *, code: bool) -> list[str]:
+    """What holds, with what was tried; then what does not, with why."""
     fine = [p for p in proposals if p.verified]
     if not proposals:
         return ["no remedy is known for this operation here"]

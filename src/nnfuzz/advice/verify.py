@@ -19,7 +19,7 @@ Program_ = Callable[..., Any]
 NOISE = 16
 """Differences of at most so many eps count as none: the rounding of a few numbers of the size of one."""
 
-Step = Literal["inputs", "seeds", "search"]
+Step = Literal["inputs", "seeds", "search", "plain training", "walk"]
 
 AGREEMENT = 0.6
 """Seeds must agree within eps(dtype) ** AGREEMENT of the output's size: 7e-5 in float32, 0.016 in float16."""
@@ -42,6 +42,8 @@ class Case:
     seeds:            inputs on which the program works, as (args, kwargs).
     search:           runs a short search against a (repaired) program; None leaves that step out.
     watch:            "internal" if what vanishes again before the output counts as well.
+    plain, walk:      of a training, in the place of seeds and search: whether plain training is as it was, and whether
+                      the walk that failed stays finite (None: that was tried often enough).
     """
 
     fn: Program_
@@ -52,6 +54,8 @@ class Case:
     seeds: Sequence[tuple[tuple[Any, ...], Mapping[str, Any]]] = ()
     search: Callable[[Program_], Found] | None = None
     watch: Literal["outputs", "internal"] = "outputs"
+    plain: Callable[[Sequence[Repair]], Check] | None = None
+    walk: Callable[[Sequence[Repair]], Check | None] | None = None
 
     def bad(self, fn: Program_ | None = None, *, backward: bool | None = None) -> BadOp | None:
         """The first bad operation of the program, or of a repaired one, on the failing inputs."""
@@ -122,6 +126,8 @@ def try_inputs(case: Case, repairs: Sequence[Repair]) -> tuple[Check, BadOp | No
 
 def try_seeds(case: Case, repairs: Sequence[Repair]) -> Check:
     """Step 2: on the seeds the repaired program says what the program said."""
+    if case.plain is not None:
+        return case.plain(repairs)
     if not case.seeds:
         return Check("seeds", True, "there are no seeds to compare on")
     repaired, worst, bound = patched(case.fn, repairs), 0.0, 0.0
@@ -142,8 +148,10 @@ def try_seeds(case: Case, repairs: Sequence[Repair]) -> Check:
     return Check("seeds", True, f"the seeds agree within {worst:.2g} (relative, tolerance {bound:.2g})")
 
 
-def try_search(case: Case, repairs: Sequence[Repair]) -> Check:
-    """Step 3: the search finds nothing more at that site."""
+def try_search(case: Case, repairs: Sequence[Repair]) -> Check | None:
+    """Step 3: the search finds nothing more at that site; None if it was not run."""
+    if case.walk is not None:
+        return case.walk(repairs)
     assert case.search is not None
     found = case.search(patched(case.fn, repairs))
     again = [s for s in found.sites if any(same_place(s, r.site) for r in repairs)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -23,7 +23,8 @@ def repro(finding: FindingArgument, again: AgainOptions) -> int:
     """Run a finding again in the real model: exit status 1 when it still fails, 0 when it does not."""
     import nnfuzz
 
-    result = nnfuzz.repro(_finding(finding), **again.models())
+    place = _finding(finding)
+    result = nnfuzz.repro(place, **_models(place, again))
     for line in result.lines:
         typer.echo(line)
     verdict = "reproduced" if result.reproduced else "fails differently" if result.symptom else "not reproduced"
@@ -42,21 +43,25 @@ def shrink(
             metavar="N",
             panel=BUDGET,
             callback=checked("--max-inputs", count),
-            help="Inputs spent on it.",
+            help="Inputs spent on it; training steps of a finding of nnfuzz train.",
             default="20k",
         ),
     ] = None,
 ) -> int:
-    """Bring a finding nearer to its seed, and change fewer of its elements, while it fails in the same way."""
+    """Bring a finding nearer to its seed, and change fewer of its elements, while it fails in the same way.
+
+    Of a finding of nnfuzz train, leave out training steps.
+    """
     import nnfuzz
     from nnfuzz.report.telling import nearness
     from nnfuzz.report.words import near
+    from nnfuzz.rerun import is_training
 
     place = _finding(finding)
     limit = given(max_inputs=count(max_inputs) if max_inputs else None)
     with quietly():
-        smaller = nnfuzz.shrink(place, **again.models(), **limit)
-    typer.echo(f"{smaller.id}  {nearness(smaller)}")
+        smaller = nnfuzz.shrink(place, **_models(place, again), **limit)
+    typer.echo(smaller.headline() if is_training(place) else f"{smaller.id}  {nearness(smaller)}")
     for note in smaller.notes:
         typer.echo(f"note: {note}")
     typer.echo(f"saved in {near(place)}")
@@ -67,74 +72,30 @@ def explain(finding: FindingArgument, again: AgainOptions) -> int:
     """Say why a finding fails: the first operation that goes wrong, its operands, and what would help."""
     import nnfuzz
 
+    place = _finding(finding)
     with quietly():
-        text = nnfuzz.explain(_finding(finding), **again.models())
+        text = nnfuzz.explain(place, **_models(place, again))
     typer.echo(text)
     return 0
 
 
-def resume(
-    run: RunArgument,
-    again: AgainOptions,
-    style: StyleOptions,
-    max_inputs: Annotated[
-        str | None,
-        option(
-            "--max-inputs",
-            "-n",
-            metavar="N",
-            panel=BUDGET,
-            callback=checked("--max-inputs", count),
-            help="New limit, counted from the run's beginning.",
-            default="as before",
-        ),
-    ] = None,
-    max_time: Annotated[
-        str | None,
-        option(
-            "--max-time",
-            "-t",
-            metavar="TIME",
-            panel=BUDGET,
-            callback=checked("--max-time", duration),
-            help="New limit, counted from the run's beginning.",
-            default="as before",
-        ),
-    ] = None,
-) -> int:
-    """Go on with a run where it stopped, also after it was killed."""
-    import nnfuzz
+def _models(place: Path, again: AgainOptions) -> dict[str, Any]:
+    """The models that are named; a training finding takes the file of its program there."""
+    from nnfuzz.rerun import is_training
 
-    seconds = duration(max_time) if max_time is not None else None
-    if seconds == 0:
-        raise UsageError("--max-time: resume needs an end: give a time, counted from the run's beginning")
-    limits = given(max_inputs=count(max_inputs) if max_inputs else None, max_seconds=seconds)
-    with reporting(style.style) as reporter:
-        models = again.models()
-        with reporter.searching():
-            done = nnfuzz.resume(run, **models, **limits, reporter=reporter)
-    return status(done)
+    if not is_training(place):
+        return again.models()
+    if again.model_b is not None:
+        raise UsageError(f"--model-b names the second model of a diff, but {place} is a finding of nnfuzz train")
+    return given(model=None if again.model is None else Path(again.model))
 
 
 def _finding(path: Path) -> Path:
     """A run with one finding stands for it; otherwise the directory must be a finding's own."""
     inside = sorted(p.parent for p in (path / "findings").glob("*/finding.json"))
-    if (path / "finding.json").is_file():
-        return _not_of_training(path)
-    if not inside:
+    if (path / "finding.json").is_file() or not inside:
         return path
     if len(inside) == 1:
-        return _not_of_training(inside[0])
+        return inside[0]
     names = ", ".join(p.name for p in inside[:6]) + (", …" if len(inside) > 6 else "")
     raise UsageError(f"{path} is a run with {len(inside)} findings ({names}): name one, {inside[0]}")
-
-
-def _not_of_training(path: Path) -> Path:
-    from nnfuzz.report.words import typed
-    from nnfuzz.store_files import from_json
-
-    if from_json(path / "finding.json").get("kind") == "training":
-        raise UsageError(
-            f"{path} is a whole training, which its own script runs again: python {typed(path / 'repro.py')}"
-        )
-    return path

@@ -78,7 +78,7 @@ def train(
     else:
         typer.echo(run.summary())
         for finding in run.findings:
-            typer.echo(f"  rerun     python {typed(place / 'findings' / finding.id / 'repro.py')}")
+            typer.echo(f"  rerun     nnfuzz repro {typed(place / 'findings' / finding.id)}")
     return FOUND if run.findings else 0
 
 

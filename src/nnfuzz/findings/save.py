@@ -121,7 +121,7 @@ def load_finding(directory: str | Path, damaged: list[str] | None = None) -> Fin
                 raise
             damaged.append(str(error))
             facts[field] = {}
-    site = _part(document, "site", _site, path)
+    site = _part(document, "site", read_site, path)
     return Finding(**facts, site=site, call=_part(document, "call", CallForm.from_json, path))
 
 
@@ -144,7 +144,8 @@ def _part(document: Mapping[str, Any], name: str, make: Callable[[Any], Any], pa
         raise StoreError(f"{path} is damaged: its {name!r} cannot be read ({type(error).__name__}: {error})") from error
 
 
-def _site(data: dict[str, Any]) -> Site:
+def read_site(data: dict[str, Any]) -> Site:
+    """A site from its JSON; ``TypeError`` where a field is of another type."""
     known = {f.name for f in dataclasses.fields(Site)}
     facts = {k: v for k, v in data.items() if k in known}
     for name, value in facts.items():

@@ -57,10 +57,30 @@ class Arm:
         self.passes += 1
         return None if failure is None else Hit(self.walk, list(self.walk.steps), failure, self.name)
 
-    def check(self, batch: Batch) -> Hit | None:
-        """Would this batch fail now?"""
-        failure = self.walk.check(batch)
+    def dismiss(self, hit: Hit) -> None:
+        """The hit was nothing new: the step that failed is taken back, and the search goes on elsewhere."""
+        if self.walk.steps and self.walk.steps[-1] is hit.steps[-1]:
+            self.walk.steps.pop()
+        self.evade()
+
+    def evade(self) -> None:
+        """Leave the batch that fails; what that means is the arm's own matter."""
+
+    def check(self, batch: Batch, seed: int | None = None) -> Hit | None:
+        """Would this batch fail now, with these random numbers?"""
+        failure = self.walk.check(batch, seed)
         self.passes += 1
         if failure is None:
             return None
-        return Hit(self.walk, [*self.walk.steps, self.walk.fresh_step(batch)], failure, self.name)
+        return Hit(self.walk, [*self.walk.steps, self.walk.fresh_step(batch, seed)], failure, self.name)
+
+    def check_scouts(self, scout: Scout, natural: Batch, seed: int) -> Hit | None:
+        """Would a batch fail that holds what the scouts found? `seed`: of the random numbers with which they looked.
+
+        Their nearest row everywhere, or all of them in turn and in their order: dropout then strikes the first ones as
+        it did when they looked.
+        """
+        distance, row = scout.nearest()
+        if hit := self.check(scout.spread(natural, row), seed):
+            return hit
+        return self.check(scout.tiled(natural), seed) if distance <= 0 else None

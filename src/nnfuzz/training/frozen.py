@@ -43,6 +43,9 @@ class Frozen(Arm):
             return None
         return self.check(self.scout.spread(self.stream.noisy(self.stream[self._base], self.rounds), row))
 
+    def evade(self) -> None:
+        self.scout.refresh(self.rounds)
+
     def _count(self, distance: float) -> None:
         """Other rows where nothing moves any more."""
         moved = distance < self._lately - 0.01 * abs(self._lately)

@@ -24,9 +24,10 @@ from nnfuzz.training.moves import Rprop
 from nnfuzz.training.program import Batch
 from nnfuzz.training.scout import Aim, Scout
 from nnfuzz.training.stream import Stream
-from nnfuzz.training.walk import Walk, seeded
+from nnfuzz.training.walk import Snapshot, Walk, seeded
 
 REACH = 0.05  # length of εv relative to the weights: long enough to be above rounding, short enough to be a slope
+FAR, FALLEN, STALE = 0.5, 0.15, 8  # of the way: where records begin, how far below is lost; rounds without a record
 REPLACED, EVERY = 0.05, 100  # GRIST: 5 % of the rows every 100 iterations
 
 
@@ -62,6 +63,8 @@ class Lookahead(Arm):
         self._movers: dict[str, Rprop] = {}
         self._groups = stream.groups()
         self._oldest = 0
+        self._record: Snapshot | None = None
+        self._stale = self._returns = 0
 
     def round(self) -> Hit | None:
         """Scouts look, the batch climbs, the weights follow."""
@@ -72,18 +75,61 @@ class Lookahead(Arm):
             self.batch = self.stream.noisy(self.batch, self.rounds)
             self.scout.batch = self.stream.noisy(self.scout.batch, self.rounds)
         self.scout.descend(self.walk, style.descent, style.aim)
+        look = seeded(self.walk.seed * 31 + self.rounds)
         v = self._scaled(self.scout.direction(self.walk, style.aim))
         distance, row = self.scout.nearest()
-        self.near = min(self.near, distance)
         self.charge(style.descent + 1, self.scout)
+        if self._lost(distance):
+            return None
+        if distance < self.near and self.covered > FAR and (hit := self._press()):
+            return hit
+        self.near = min(self.near, distance)
         self._climb(v, row)
         for _ in range(style.repeat):
             if hit := self.train(self.batch):
                 return hit
         self._replace()
         if distance < NEAR or self.rounds % 16 == 0:
-            return self.check(self.scout.spread(self.stream[0] | self._noise(), row))
+            return self.check_scouts(self.scout, self.stream[0] | self._noise(), look)
         return None
+
+    def _lost(self, distance: float) -> bool:
+        """Records of the second half of the way are kept. Who has long been away from his record goes back there: what
+        momentum has turned would not come back by itself."""
+        if distance < self.near:
+            self._stale = 0
+            if self.target is not None and self.target.covered(distance) > FAR and self.walk.returns:
+                self._record = self.walk.snapshot()
+            return False
+        self._stale += 1
+        if self._record is None or self.target is None or self._stale < STALE * (1 + self._returns):
+            return False
+        if self.target.covered(distance) > self.covered - FALLEN:
+            return False
+        self.moves += self.walk.back(self._record)
+        self._stale, self._returns = 0, self._returns + 1
+        self.evade()
+        return True
+
+    def _press(self) -> Hit | None:
+        """From a record, inputs alone may do the rest: a whole period of the scouts, from long steps to short ones."""
+        kept, self.scout.batch = self.scout.batch, dict(self.scout.batch)
+        self.scout.descend(self.walk, self.scout.period)
+        look = seeded(self.walk.seed * 31 + self.rounds)
+        self.scout.look(self.walk)
+        self.charge(self.scout.period + 1, self.scout)
+        distance, _ = self.scout.nearest()
+        natural = self.stream[0] | self._noise()
+        hit = self.check_scouts(self.scout, natural, look) if distance < NEAR else None
+        if distance < self.near:
+            self.near = distance
+        else:
+            self.scout.batch = kept
+        return hit
+
+    def evade(self) -> None:
+        self.batch = dict(self.stream[self.rounds]) | self._noise()
+        self._movers.clear()
 
     # ------------------------------------------------------------------------------------------ the batch
 

@@ -32,9 +32,8 @@ class Plain(Arm):
     def round(self) -> Hit | None:
         self.rounds += 1
         hit = self.train(self.stream[self.rounds - 1])
-        if hit is not None:
+        if hit is None:
+            self.natural.steps += 1
+        elif self.natural.failed_at is None:
             self.natural.failed_at = self.rounds - 1
-            self.finished = True
-        else:
-            self.natural.steps = self.rounds
         return hit

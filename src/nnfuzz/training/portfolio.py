@@ -14,6 +14,8 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 
+import torch
+
 from nnfuzz.training.arm import Arm, Hit
 from nnfuzz.training.frozen import Frozen
 from nnfuzz.training.lens import Lens, Target
@@ -22,14 +24,17 @@ from nnfuzz.training.plain import Natural, Plain
 from nnfuzz.training.program import Program
 from nnfuzz.training.pump import Pump
 from nnfuzz.training.stream import Stream
-from nnfuzz.training.walk import Walk
+from nnfuzz.training.walk import Walk, seeded, statistics_kept
 
 FIRST_SECONDS = 0.4  # of the first slice
 WORK = 4e8  # weights × rows of the first slice, where seconds must not count
 SLICE = (6, 200)  # least and most passes of the first slice
 TARGETS = 5  # that a bracket aims at, one of them first; the others wait for the next one
 SURVIVORS = 2
-GAIN = 0.1  # share of the way left that a champion must come nearer to play on
+LONG = 12  # training steps on one batch: as long as the momentum of an optimizer takes to turn
+PLAY, SLICES = 2, 12  # passes of the champions, of those that all took before; slices that they share as they progress
+GAIN = 0.1  # share of the way left that a champion must come nearer in a slice for it to count
+CREDIT, TIRING = 0.3, 0.15  # of the way: for slow starters, and against fruitless slices
 
 Make = Callable[[Walk, Target], Arm]
 
@@ -40,10 +45,15 @@ class Progress:
 
     arm: Arm
     before: float = 0.0
+    fruitless: int = 0
 
     def score(self) -> float:
         """Where it is, and where it will be if it goes on like this for twice as long."""
         return self.arm.covered + 2 * max(0.0, self.arm.covered - self.before)
+
+    def merit(self) -> float:
+        """The same with the slices that brought nothing held against it; who grows slowly at first has some credit."""
+        return self.score() + CREDIT * self.arm.patient - TIRING * self.fruitless
 
 
 @dataclass
@@ -81,17 +91,25 @@ class Portfolio:
             champions = yield from self._bracket(field_, plain, self._slice() * 2**bracket)
             if self.passes == before and not self.stop():
                 return  # every target is reached, and plain training too
-            yield from self._play_on(champions, (self.passes - before) / 2)
+            yield from self._play_on(champions, PLAY * (self.passes - before))
             bracket += 1
 
-    def _play_on(self, champions: list[Arm], slice_: float) -> Generator[Hit, None, None]:
-        """Those that came nearest go on alone, for as long as all took together, while they still gain."""
-        for arm in champions:
-            fruitless = 0
-            while fruitless < 2 and not (self.stop() or self._over(arm)):
-                before = arm.covered
-                yield from self._run(arm, slice_ / 2)
-                fruitless = 0 if arm.covered - before >= GAIN * (1 - before) else fruitless + 1
+    def _play_on(self, champions: list[Arm], budget: float) -> Generator[Hit, None, None]:
+        """Those that came nearest go on, for as long as all took together and then while somebody still gains.
+
+        Each slice goes to whoever has the most merit at the moment; a slice that brought nothing lowers it.
+        """
+        field_ = [Progress(a, a.covered) for a in champions]
+        spent, gained = 0.0, False
+        while (spent < budget or gained) and (alive := [p for p in field_ if not self._over(p.arm)]):
+            one = max(alive, key=Progress.merit)
+            one.before, before = one.arm.covered, one.arm.passes
+            yield from self._run(one.arm, budget / SLICES)
+            if self.stop():
+                return
+            gained = one.arm.covered - one.before >= GAIN * (1 - one.before)
+            one.fruitless = 0 if gained else one.fruitless + 1
+            spent += one.arm.passes - before
 
     def _bracket(self, arms: Iterable[Arm], plain: Arm, slice_: float) -> Generator[Hit, None, list[Arm]]:
         """Give every arm a slice, then halve the field and double the slice until few are left; returns those."""
@@ -129,8 +147,28 @@ class Portfolio:
         start = arm.passes
         while arm.passes - start < slice_ and not self._over(arm) and not self.stop():
             if hit := arm.round():
-                arm.finished = True
-                yield hit
+                known = len(self.done)
+                if not self._known(hit):
+                    yield hit
+                if len(self.done) > known:
+                    arm.finished = True
+                else:
+                    arm.dismiss(hit)
+
+    def _known(self, hit: Hit) -> bool:
+        """Whether operations that were reported already explain a failure, and no other one does.
+
+        A near failure hides a farther one behind it: replaying it every time would cost more than the search.
+        """
+        done = [t for t in self.lens.targets.values() if t.name in self.done]
+        if not done:
+            return False
+        targets = list(self.lens.targets.values())
+        seeded(hit.steps[-1].seed)
+        with statistics_kept(hit.walk.model), torch.no_grad():
+            read = self.lens.read(hit.walk.model, hit.steps[-1].batch, self.stream.rows, targets)
+        reached = {name for name, distance in read.items() if bool((distance <= 0).any())}
+        return bool(reached) and reached <= self.done
 
     def _over(self, arm: Arm) -> bool:
         return arm.finished or (arm.target is not None and arm.target.name in self.done)
@@ -166,19 +204,25 @@ class Portfolio:
             return lambda walk, target: Lookahead(walk, stream, lens, target, style, start=bracket)
 
         frozen: Make = lambda walk, target: Frozen(walk, stream, lens, target, start=bracket)  # noqa: E731
-        many = min(20, max(3, int(self._slice()) * 2**bracket))
+        many = LONG if self._slice() > SLICE[0] else int(SLICE[0] / 2)
 
-        def steady(walk: Walk, target: Target) -> Arm:
-            arm = Lookahead(
-                walk, stream, lens, target, Style("sum", 5, 1, many, scaled=True, noise=noise), start=bracket
-            )
-            # Adaptive optimizers turn weights slowly at first, and then ever faster.
-            arm.patient = bracket == 0
-            return arm
+        def steady(rows: int) -> Make:
+            def make(walk: Walk, target: Target) -> Arm:
+                style = Style("sum", 3, 1, many, scaled=True, noise=noise)
+                arm = Lookahead(walk, stream, lens, target, style, start=rows)
+                # Adaptive optimizers turn weights slowly at first, and then ever faster.
+                arm.patient = bracket == 0
+                return arm
+
+            return make
 
         if not lead:
-            return [frozen, steady]
-        makers = [frozen, look(Style("best", 5, 1, 3, scaled=True)), look(Style("best", compose=True)), steady]
+            return [frozen, steady(bracket)]
+        makers = [frozen, look(Style("best", 5, 1, 3, scaled=True, noise=noise)), look(Style("best", compose=True))]
+        makers += [
+            steady(bracket),
+            steady(bracket + 1),
+        ]  # when the weights begin to turn is a matter of luck: two tries
         makers += [look(Style("loss")), look(Style("best", 5, 1, many))]
         makers += [look(Style("best", 2, 2, 1, compose=True, noise=True))] if noise else []
         if (groups := len(stream.groups())) > 1:

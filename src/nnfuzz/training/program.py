@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -67,6 +67,10 @@ class Program:
         assert about.low is not None
         assert about.high is not None
         return about.low, about.high
+
+    def with_loss(self, loss: Callable[[nn.Module, Batch], Tensor]) -> Program:
+        """The same training with another loss."""
+        return replace(self, loss=loss)
 
     def rows(self, batch: Batch) -> int:
         """Length of the batch axis: that of the first data tensor."""

@@ -39,14 +39,18 @@ class Pump(Arm):
         burst: int = 10,
     ) -> None:
         super().__init__(walk, stream, target)
-        groups = stream.groups()
+        self._labels = labels
         self.name = f"pump {labels[0]}/{labels[1]}"
-        self._batches = [dict(stream.filled(groups[i])) for i in labels]
-        self._movers: list[dict[str, Rprop]] = [{}, {}]
+        self.evade()
         self._level, self._first = level, 0.0
         self._steps = self._next_look = 0
         self.scout = Scout(stream, lens, [target])
         self.burst = burst
+
+    def evade(self) -> None:
+        groups = self.stream.groups()
+        self._batches = [dict(self.stream.filled(groups[i])) for i in self._labels]
+        self._movers: list[dict[str, Rprop]] = [{}, {}]
 
     def round(self) -> Hit | None:
         self.rounds += 1

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
 from nnfuzz.training.program import Program
-from nnfuzz.training.walk import Failure, Mode, Step, Walk
+from nnfuzz.training.walk import Failure, Mode, Step, Walk, statistics_kept
 
 State = dict[str, Tensor]
+
+TRIES = 48  # times that the failing batch is tried on the way of a walk
 
 
 def replay(program: Program, seed: int, state: State, steps: list[Step], mode: Mode = "train") -> Failure | None:
@@ -26,13 +28,8 @@ def first_failure(
     program: Program, seed: int, state: State, steps: list[Step], mode: Mode = "train"
 ) -> tuple[int, Failure | None]:
     """(index of the step that fails, failure), or (len(steps), None)."""
-    walk = Walk.from_state(program, seed, state)
-    for i, step in enumerate(steps):
-        last = i == len(steps) - 1
-        failure = evaluate(walk, step, mode if last else "train", update=not last)
-        if failure is not None:
-            return i, failure
-    return len(steps), None
+    seen = retrace(program, seed, state, steps, mode, tries=0)
+    return (len(steps), None) if seen is None else (len(seen.steps) - 1, seen.failure)
 
 
 def evaluate(walk: Walk, step: Step, mode: Mode, update: bool) -> Failure | None:
@@ -45,57 +42,65 @@ def evaluate(walk: Walk, step: Step, mode: Mode, update: bool) -> Failure | None
     return failure
 
 
+@dataclass(frozen=True, eq=False)
+class Retraced:
+    """A failure seen again. steps: those that led to it, the failing one last. walk: stands just before that one."""
+
+    steps: list[Step]
+    failure: Failure
+    walk: Walk
+    made: int  # passes that it took
+
+
+def retrace(
+    program: Program, seed: int, state: State, steps: list[Step], mode: Mode = "train", tries: int = TRIES
+) -> Retraced | None:
+    """Train from `state` along `steps` up to the first failure, of the failing batch or of any step; None if all goes
+    well.
+
+    tries: how often, at equal distances, the last batch is tried before its turn: trouble grows with training, and so
+    the way to it is often longer than need be. One run both confirms a failure and shortens it.
+    """
+    walk, made = Walk.from_state(program, seed, state), 0
+    last, every = steps[-1], -(-len(steps) // tries) if tries else 0
+    for i, step in enumerate(steps[:-1]):
+        if every and i % every == 0:
+            made += 1
+            if failure := _would(walk, last, mode):
+                return Retraced([*steps[:i], last], failure, walk, made)
+        made += 1
+        if evaluate(walk, step, "train", update=True) is not None:
+            # Earlier than recorded. Once more up to there, so that the walk stands before it and not within it.
+            sooner = retrace(program, seed, state, steps[: i + 1], "train", tries=0)
+            return None if sooner is None else replace(sooner, made=made + sooner.made)
+    seen = _would(walk, last, mode)
+    return None if seen is None else Retraced(steps, seen, walk, made + 1)
+
+
+def _would(walk: Walk, step: Step, mode: Mode) -> Failure | None:
+    with statistics_kept(walk.model):
+        return evaluate(walk, step, mode, update=False)
+
+
 def shorten(
     program: Program, seed: int, state: State, steps: list[Step], failure: Failure, budget: float
 ) -> list[Step]:
     """The fewest steps found that still fail in the same phase. Every answer was itself run.
 
-    Trouble grows with training, so first the number of steps before the failing batch is bisected; then runs of
-    steps are left out, halves before quarters, and so on to single ones. budget: training steps to spend on it (a
-    number of steps and not of seconds, so that the same search gives the same answer).
+    Runs of steps are left out, halves before quarters, and so on to single ones. budget: passes to spend on it (a
+    number and not seconds, so that the same search gives the same answer).
     """
     made = 0
-
-    def spent() -> bool:
-        return made >= budget
-
-    def fails(candidate: list[Step]) -> list[Step] | None:
-        nonlocal made
-        made += len(candidate)
-        index, seen = first_failure(program, seed, state, candidate, failure.mode)
-        if seen is None or seen.phase != failure.phase:
-            return None
-        return candidate[: index + 1]
-
-    return _left_out(_bisected(steps, fails, spent), fails, spent)
-
-
-def _bisected(
-    steps: list[Step], fails: Callable[[list[Step]], list[Step] | None], spent: Callable[[], bool]
-) -> list[Step]:
-    """Least k so that the first k steps and the failing batch fail."""
-    best, low, high = steps, 0, len(steps) - 1
-    while low < high and not spent():
-        middle = (low + high) // 2
-        if found := fails([*steps[:middle], steps[-1]]):
-            best, high = found, min(middle, len(found) - 1)
-        else:
-            low = middle + 1
-    return best
-
-
-def _left_out(
-    best: list[Step], fails: Callable[[list[Step]], list[Step] | None], spent: Callable[[], bool]
-) -> list[Step]:
-    """Leave out runs of steps, never the last."""
-    width = (len(best) - 1) // 2
-    while width >= 1 and not spent():
+    width = (len(steps) - 1) // 2
+    while width >= 1 and made < budget:
         i = 0
-        while i < len(best) - 1 and not spent():
-            kept = best[:i] + best[min(i + width, len(best) - 1) :]
-            if found := fails(kept):
-                best = found
+        while i < len(steps) - 1 and made < budget:
+            kept = steps[:i] + steps[min(i + width, len(steps) - 1) :]
+            seen = retrace(program, seed, state, kept, failure.mode)
+            made += len(kept) if seen is None else seen.made
+            if seen is not None and seen.failure.phase == failure.phase:
+                steps = seen.steps
             else:
                 i += width
-        width //= 2
-    return best
+        width = min(width // 2, (len(steps) - 1) // 2) if width > 1 else 0
+    return steps

@@ -94,6 +94,18 @@ class Scout:
                 fresh[worst] = source[name][:2]
                 self.batch[name] = fresh
 
+    def tiled(self, batch: Batch) -> Batch:
+        """`batch` with the scouts' rows, again and again in their order; the labels of the first ones are theirs."""
+        rows = self.stream.rows
+        turns = torch.arange(rows) % self.rows
+        out = dict(batch)
+        for name, value in batch.items():
+            if self.stream.is_rowwise(value):
+                out[name] = self.batch[name][turns].detach().clone()
+            elif name in self.moved:
+                out[name] = self.batch[name].detach().clone()
+        return out
+
     def spread(self, batch: Batch, row: int) -> Batch:
         """`batch` with the scout's row in every row, the labels as they are: one of them may be the label that "
         "fails."""

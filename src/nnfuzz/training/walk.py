@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -39,6 +40,15 @@ class Step:
     seed: int
 
 
+@dataclass(frozen=True, eq=False)
+class Snapshot:
+    """A walk at one moment. steps: how many it had made."""
+
+    tensors: list[Tensor]
+    optimizer: dict[str, Any]
+    steps: int
+
+
 def symptom(tensors: Iterable[Tensor]) -> str:
     """What is not finite in `tensors`: "nan" before "+inf" before "-inf", "" if all is well."""
     bad = [t for t in tensors if t.is_floating_point() and not _finite(t)]
@@ -62,14 +72,16 @@ def gradient_symptom(gradients: Sequence[Tensor]) -> str:
     return symptom(g if g.layout is torch.strided else g.coalesce().values() for g in gradients)
 
 
-def seeded(seed: int) -> None:
+def seeded(seed: int) -> int:
     """Seeds what a program draws from: torch's global generators.
 
-    The same as `torch.manual_seed`, which formats three stack traces a call where no accelerator is in use.
+    Returns the seed. The same as `torch.manual_seed`, which formats three stack traces a call where there is no
+    accelerator.
     """
     torch.default_generator.manual_seed(seed)
     if torch.cuda.is_initialized():
         torch.cuda.manual_seed_all(seed)
+    return seed
 
 
 def parameters(model: nn.Module) -> list[nn.Parameter]:
@@ -109,9 +121,33 @@ class Walk:
         walk.parameters = parameters(walk.model)
         return walk
 
-    def fresh_step(self, batch: Batch) -> Step:
-        """A step with the next seed of this walk."""
-        return Step(batch, (self.seed * 1_000_003 + 7919 * (len(self.steps) + 1)) % (2**31))
+    @property
+    def returns(self) -> bool:
+        """Whether `back` leads to exactly what a new training up to there would give: all that changes is known."""
+        optimizer = self.optimizer
+        hooks = optimizer._optimizer_step_post_hooks or optimizer._optimizer_step_pre_hooks  # a schedule keeps count
+        return type(optimizer).__module__.startswith("torch.optim") and not hooks
+
+    def snapshot(self) -> Snapshot:
+        """Weights, buffers and optimizer as they are now."""
+        tensors = [t.detach().clone() for t in (*self.parameters, *self.model.buffers())]
+        return Snapshot(tensors, deepcopy(self.optimizer.state_dict()), len(self.steps))
+
+    def back(self, to: Snapshot) -> int:
+        """Be as then, and forget the steps made since; returns how many."""
+        with torch.no_grad():
+            for t, old in zip((*self.parameters, *self.model.buffers()), to.tensors, strict=True):
+                t.copy_(old)
+        self.optimizer.load_state_dict(deepcopy(to.optimizer))
+        gone = len(self.steps) - to.steps
+        del self.steps[to.steps :]
+        return gone
+
+    def fresh_step(self, batch: Batch, seed: int | None = None) -> Step:
+        """A step with the next seed of this walk, or with one that promises something."""
+        return Step(
+            batch, seed if seed is not None else (self.seed * 1_000_003 + 7919 * (len(self.steps) + 1)) % (2**31)
+        )
 
     def train(self, batch: Batch, wish: Iterable[Tensor] = ()) -> tuple[Failure | None, list[Tensor | None]]:
         """One training step on `batch`, recorded; no update where it fails.
@@ -152,9 +188,9 @@ class Walk:
             bad = symptom([self.program.loss(self.model, batch)])
         return Failure("forward", bad, "eval") if bad else None
 
-    def check(self, batch: Batch) -> Failure | None:
+    def check(self, batch: Batch, seed: int | None = None) -> Failure | None:
         """Would a step on `batch` fail? Nothing is updated, batch-norm statistics are put back."""
-        step = self.fresh_step(batch)
+        step = self.fresh_step(batch, seed)
         with statistics_kept(self.model):
             if self.program.eval_loss and (failure := self.look_in_eval(batch, step.seed)):
                 return failure
