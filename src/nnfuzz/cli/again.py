@@ -79,6 +79,49 @@ def explain(finding: FindingArgument, again: AgainOptions) -> int:
     return 0
 
 
+def resume(
+    run: RunArgument,
+    again: AgainOptions,
+    style: StyleOptions,
+    max_inputs: Annotated[
+        str | None,
+        option(
+            "--max-inputs",
+            "-n",
+            metavar="N",
+            panel=BUDGET,
+            callback=checked("--max-inputs", count),
+            help="New limit, counted from the run's beginning.",
+            default="as before",
+        ),
+    ] = None,
+    max_time: Annotated[
+        str | None,
+        option(
+            "--max-time",
+            "-t",
+            metavar="TIME",
+            panel=BUDGET,
+            callback=checked("--max-time", duration),
+            help="New limit, counted from the run's beginning.",
+            default="as before",
+        ),
+    ] = None,
+) -> int:
+    """Go on with a run where it stopped, also after it was killed."""
+    import nnfuzz
+
+    seconds = duration(max_time) if max_time is not None else None
+    if seconds == 0:
+        raise UsageError("--max-time: resume needs an end: give a time, counted from the run's beginning")
+    limits = given(max_inputs=count(max_inputs) if max_inputs else None, max_seconds=seconds)
+    with reporting(style.style) as reporter:
+        models = again.models()
+        with reporter.searching():
+            done = nnfuzz.resume(run, **models, **limits, reporter=reporter)
+    return status(done)
+
+
 def _models(place: Path, again: AgainOptions) -> dict[str, Any]:
     """The models that are named; a training finding takes the file of its program there."""
     from nnfuzz.rerun import is_training
