@@ -17,7 +17,7 @@ from torch import Tensor, nn
 import nnfuzz
 
 WIDTH = 0.08
-BUDGET = 60_000
+BUDGET = 120_000
 POINTS = torch.tensor([[0.83, 0.24], [0.19, 0.72], [0.78, 0.31]])
 MUTATORS = ("sparse-noise",)
 
@@ -41,7 +41,7 @@ class Planted(nn.Module):
 def search(seed: int, coverage: str, most: int) -> nnfuzz.Run:
     """One run from plain seeds; only ``coverage`` differs between the two sides."""
     seeds = torch.rand(8, 6, generator=torch.Generator().manual_seed(1000 + seed)) * 0.1 + 0.45
-    settings: dict[str, Any] = {"phase": "forward", "gradients": False, "mutators": MUTATORS, "schedule": "recency"}
+    settings: dict[str, Any] = {"phase": "forward", "gradients": False, "mutators": MUTATORS}
     return nnfuzz.find_nans(
         Planted(), seeds, ranges=(0, 1), coverage=coverage, max_inputs=most, max_seconds=None, stop_on_first=True,
         seed=seed, **settings,
