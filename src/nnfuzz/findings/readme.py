@@ -26,6 +26,7 @@ _SAYS = {
     "+inf": "the model gives plus infinity",
     "-inf": "the model gives minus infinity",
     "exception": "the model raises an exception",
+    "crash": "the model takes its whole process down",
     "disagreement": "the two models disagree",
     "property": "a property that should hold does not",
     "rows": "the result of a row depends on the rest of its batch",
@@ -65,14 +66,25 @@ def _where(finding: Finding) -> str:
     site = finding.site
     if site is None:
         return ""
-    place = f"`{_plain(site.file)}`, line {site.line}" if site.file else "no line of user code"
+    place = f"at `{_plain(site.file)}`, line {site.line}" if site.file else "at no line of user code"
     module = f", in module `{_plain(site.module)}`" if site.module else ""
+    if isinstance(node := finding.details.get("node"), Mapping):
+        place, module = _node(node), ""
     source = f"\n\n    {_plain(site.source)}" if site.source else ""
     chain = str(finding.details.get("bad_op", "")).splitlines()[1:]  # the first line says the place again
     read = (
         "\n\nWhat it read, and where that came from:\n\n" + "\n".join(f"    {_code(c)}" for c in chain) if chain else ""
     )
-    return f"## Where\n\nFirst operation that goes wrong: `{_plain(site.op)}` at {place}{module}.{source}{read}"
+    return f"## Where\n\nFirst operation that goes wrong: `{_plain(site.op)}` {place}{module}.{source}{read}"
+
+
+def _node(node: Mapping[str, Any]) -> str:
+    """The node of a graph, what it reads and what it makes."""
+    reads, gives = (
+        ", ".join(f"`{_plain(n)}`" for n in node.get(k) or ()) or "nothing" for k in ("reads", "gives")
+    )  # fmt: skip
+    operator = f" (`{_plain(node['operator'])}`)" if node.get("operator") else ""
+    return f"in the node `{_plain(node.get('name'))}`{operator}, which makes {gives} from {reads}"
 
 
 def _how_near(finding: Finding, run: RunContext) -> str:
@@ -141,7 +153,7 @@ def _margin(t: Tensor) -> str:
     return f"{int(labels[0])}, {int(labels[1])} ({float(values[0] - values[1]):.4g})"
 
 
-_TOLD = ("run", "bad_op")
+_TOLD = ("run", "bad_op", "node")
 """Details that have a place of their own, or are there for ``repro`` alone."""
 
 

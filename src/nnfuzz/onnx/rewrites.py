@@ -160,14 +160,15 @@ def _between(ops: tuple[str, ...], ends: Callable[[Surgeon], tuple[float | None,
         if node.op_type not in ops:
             return ""
         low, high = ends(s)
-        value = node.input[0]
+        value, said = node.input[0], []
         if low is not None:
             value = s.before(node, "Max", [value, s.constant(low)])
+            said.append(f"at least {low:.6g}")
         if high is not None:
             value = s.before(node, "Min", [value, s.constant(high)])
-        node.input[0] = value
-        said = [f"at least {low:.6g}"] * (low is not None) + [f"at most {high:.6g}"] * (high is not None)
-        return f"its operand kept {' and '.join(said)}"
+            said.append(f"at most {high:.6g}")
+        told, node.input[0] = node.input[0], value
+        return f"{told} kept {' and '.join(said)}"
 
     return rule
 

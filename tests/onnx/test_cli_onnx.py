@@ -1,0 +1,120 @@
+"""ONNX files on the command line: from seeds to a finding and back, and what is said to those who err."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from target_zoo import classifier, log_of_softmax, recurrent, saved
+
+from nnfuzz.cli import main
+
+QUICK = ["--plain", "--max-inputs", "800"]
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with models and seeds, in which commands are typed."""
+    monkeypatch.chdir(tmp_path)
+    saved(log_of_softmax(), tmp_path / "loss.onnx")
+    saved(classifier(), tmp_path / "a.onnx")
+    saved(classifier(1.05, x="input.1", y="out/scores"), tmp_path / "b.onnx")
+    saved(recurrent(), tmp_path / "stream.onnx")
+    np.savez(tmp_path / "seeds.npz", x=np.random.default_rng(0).uniform(-1, 1, (8, 6)).astype(np.float32))
+    return tmp_path
+
+
+def said(capsys: pytest.CaptureFixture[str], *words: str, status: int) -> str:
+    """Output of one command with this exit status; of an error, its one line."""
+    found = main(list(words))
+    out = capsys.readouterr()
+    assert found == status, out.out + out.err
+    if status == 2:
+        assert out.err.startswith("nnfuzz: error: ")
+        assert out.err.count("\n") == 1
+        return out.err.removeprefix("nnfuzz: error: ").strip()
+    return out.out
+
+
+def test_from_seeds_to_a_repaired_model(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = said(capsys, "seeds", "loss.onnx", "--n", "12", "-o", "made.npz", "--range", "x=-1:1", status=0)
+    assert made.splitlines() == ["x  float32[12, 6]  as given", "saved in made.npz"]
+    text = said(
+        capsys, "nan", "loss.onnx", "--seeds", "made.npz", "--range", "-10:10", "--out", "run", *QUICK, status=1
+    )
+    assert "loss.onnx (ONNX opset 17, 4 nodes; ONNX Runtime " in text
+    assert "looks for NaN and Inf in outputs\n" in text
+    assert "found F0001  +Inf at log (take_log)" in text
+    assert "Log(p) -> lp" in text
+    finding = "run/findings/F0001"
+    assert "First operation that goes wrong: `log` in the node `take_log`" in Path(finding, "README.md").read_text()
+    assert "needs onnxruntime, numpy and safetensors alone" in Path(finding, "README.md").read_text()
+    assert said(capsys, "repro", finding, status=1).endswith("reproduced\n")
+    assert "written: fixed.onnx" in said(capsys, "explain", finding, status=0)
+    assert "not reproduced" in said(capsys, "repro", finding, "--model", f"{finding}/fixed.onnx", status=0)
+    assert "log in take_log" in said(capsys, "show", finding, status=0)
+    assert "loss.onnx" in said(capsys, "show", "run", status=0)
+    said(capsys, "shrink", finding, "--max-inputs", "200", status=0)
+    assert "1 finding in 1,000 inputs" in said(capsys, "resume", "run", "--max-inputs", "1000", "--plain", status=1)
+
+
+def test_seeds_may_be_drawn_from_a_declaration(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said(capsys, "nan", "loss.onnx", "--input", "x=float32[1,6]:-10..10", *QUICK, status=1)
+
+
+def test_streaming_models_from_made_seeds(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said(capsys, "seeds", "stream.onnx", "-n", "6", "-o", "s.safetensors", "--range", "rate={8000,16000}", status=0)
+    text = said(capsys, "nan", "stream.onnx", "--seeds", "s.safetensors", "--fix", "rate", *QUICK, status=0)
+    assert "state  float32[2, 1, 3]" in text
+    assert "rate   int64[]" in text
+
+
+def test_pairs(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = said(capsys, "diff", "a.onnx", "b.onnx", "--seeds", "seeds.npz", "--range", "-10:10", *QUICK, status=1)
+    assert "inputs matched (A = B): x = input.1; outputs: scores = out/scores" in text
+    both = ["diff", "a.onnx", "a.onnx", "--seeds", "seeds.npz", "--compare", "allclose:1e-3"]
+    text = said(capsys, *both, "--ort-opt", "none", "--ort-opt-b", "all", *QUICK, "--out", "levels", status=0)
+    assert "optimisation none); B = a.onnx" in text
+    context = json.loads((desk / "levels" / "run.json").read_text())["context"]
+    assert context["onnx"] == {"model": {"optimisation": "none"}}  # the others are what they are without a word
+    text = said(capsys, *both, "--ort-opt", "basic", "--map", "scores=scores", *QUICK, status=0)
+    assert text.count("optimisation basic") == 2  # B as A, unless it is told otherwise
+
+
+def test_layers_are_nodes(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said(capsys, "nan", "a.onnx", "--seeds", "seeds.npz", "--layers", "relu,h", *QUICK, status=0)
+    text = said(capsys, "nan", "a.onnx", "--seeds", "seeds.npz", "--layers", "conv*", *QUICK, status=2)
+    assert text == "no node and no value of a.onnx matches --layers conv*: the nodes are fc1, relu, fc2"
+
+
+MESSAGES = {
+    "nan a.onnx": "there are no seeds: give --seeds SEEDS, or make some with nnfuzz seeds a.onnx -o seeds.npz",
+    "nan gone.onnx --seeds seeds.npz": "there is no file gone.onnx",
+    "nan a.onnx --seeds seeds.npz --ort-opt best": "--ort-opt: 'best' is not known: choose one of none, basic, "
+    "extended, all",
+    "nan a.onnx --seeds seeds.npz --train": "--train is asked for, but a.onnx is an ONNX model, which has no training "
+    "mode",
+    "diff a.onnx b.onnx --seeds seeds.npz --map scores": "--map: 'scores' does not name two: write A_NAME=B_NAME",
+    "diff a.onnx b.onnx --seeds seeds.npz --map p=q": "--map p=q names no input or output of both: A gives scores and "
+    "B gives out/scores",
+    "seeds a.onnx -o seeds.txt": "seeds.txt is neither .npz nor .safetensors: seeds are saved as one of these",
+    "seeds a.onnx --dim 3": "--dim: '3' does not say which dimension: write batch=1, or x.2=48 for the axis 2 of x",
+    "seeds a.onnx --dim k=3": "--dim names 'k', but the free dimensions are n: use these",
+    "nan stream.onnx --seeds seeds.npz": "stream.onnx takes x (float[batch, 4]), state (float[2, batch, 3]), rate "
+    "(int64[]), but the seeds give 'x': give 'state', 'rate' too",
+}
+
+
+@pytest.mark.parametrize("command", MESSAGES)
+def test_messages(desk: Path, capsys: pytest.CaptureFixture[str], command: str) -> None:
+    assert said(capsys, *command.split(), status=2) == MESSAGES[command]
+
+
+def test_a_provider_that_is_not_there(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = said(capsys, "nan", "a.onnx", "--seeds", "seeds.npz", "--provider", "tpu", status=2)
+    assert text.startswith("ONNX Runtime has no provider 'tpu' here, only ")
+    (desk / "net.py").write_text("import torch\nnet = torch.nn.Linear(6, 3)\n")
+    text = said(capsys, "nan", "net.py:net", "--seeds", "seeds.npz", "--provider", "cpu", status=2)
+    assert text == "--provider and --ort-opt speak of ONNX models, but net.py:net is none"
