@@ -107,7 +107,8 @@ def diff(
         compare: "argmax" (or "argmax:AXIS"), "topk:5", "threshold:0.5", "allclose:ATOL,RTOL", "cosine:0.99",
             "ctc:BLANK" (see ``objectives.compare_ctc``), "detection:SCORE,IOU" (``objectives.compare_detection``), or
             a function of both outputs that returns a bool mask of disagreements, or ``(mask, score)``.
-        ties: count disagreements where both top-2 margins are below 1e-6 of the top value.
+        ties: count disagreements where both top-2 margins are below 1e-6 of the top value, or below 8e-6 of the largest
+            score (float32 rounding in another order of summation).
         covered: "a", "b" or "both": whose activations the coverage sees.
         least: look for the smallest distance of every seed without a limit of inputs (see ``divergence.least``).
         sensitivity: with ``as_``, which single layer, left as it was, makes most of the disagreeing inputs agree again

@@ -55,10 +55,9 @@ def test_the_first_layer_that_jumps_is_named() -> None:
 
 
 def test_where_no_layer_jumps_none_is_named() -> None:
-    a = built(False)
-    b = built(False)
+    a, b = built(False), built(False)
     with torch.no_grad():
-        b[2].weight += 0.01
+        b[0].weight += 0.01
     begins = parting(a, b).begins({"input": SEEDS[:1] * 1.1})
     assert begins.first is None
     assert "no single layer" in begins.headline()
@@ -132,7 +131,7 @@ def test_clipping_is_counted_by_what_the_float_side_reaches() -> None:
 
 
 def test_long_tables_lose_their_middle_and_keep_what_is_marked() -> None:
-    layers = [Layer(str(i), "Linear", str(i), 0.0, 0.0, 0.0) for i in range(100)]
+    layers = [Layer(str(i), "Linear", str(i), str(i), 0.0, 0.0, 0.0) for i in range(100)]
     lines = table(layers, most=12)
     assert len(lines) == 14
     assert "…" in lines
@@ -145,9 +144,20 @@ def test_differences_are_relative_to_the_usual_size() -> None:
     assert relative(torch.tensor([2.0]), torch.tensor([1.0]), scale=10.0) == 0.1
 
 
+def test_two_models_that_differ_always_part_at_the_first_layer_that_does() -> None:
+    a, b = built(False), built(False)
+    with torch.no_grad():
+        b[2].weight += 0.5
+    begins = parting(a, b).begins({"input": SEEDS[:1] * 1.1})
+    assert begins.always
+    assert begins.first is not None
+    assert begins.first.name == "2"
+    assert begins.headline().endswith("while all before it agree")
+
+
 @given(st.lists(st.floats(1e-9, 1.0), min_size=1, max_size=6))
 def test_what_is_usual_never_jumps(sizes: list[float]) -> None:
-    assert first_jump([Layer("x", "", "x", s, s, s) for s in sizes], 1e-7) is None
+    assert first_jump([Layer("x", "", "x", "x", s, s, s) for s in sizes], 1e-7) is None
 
 
 # ------------------------------------------------------------------------------------------------ pool

@@ -203,7 +203,8 @@ def _layers(finding: Finding, job: Job, target: PairTarget) -> list[str]:
     whole = target.unit == "batch"
     candidate = {n: (t[None] if whole else t).to(target.device) for n, t in finding.inputs.items()}
     try:
-        begins = Parting(target, usual_seeds(finding, job), job.objectives()[0]).begins(candidate)
+        derived = job.settings.as_ is not None
+        begins = Parting(target, usual_seeds(finding, job), job.objectives()[0], derived=derived).begins(candidate)
     except Exception as error:
         return [f"layer by layer: cannot be compared ({type(error).__name__}: {(str(error).splitlines() or [''])[0]})"]
     return ["", *begins.lines()]

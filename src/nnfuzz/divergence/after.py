@@ -75,7 +75,7 @@ def _begin(job: DiffJob, objective: Objective, findings: list[Finding], grace: f
     groups = [{n: t.to(job.pair.device) for n, t in g.batch.items()} for g in job.seeds.groups]
     began = time.perf_counter()
     try:
-        parting = Parting(job.pair, groups, objective)
+        parting = Parting(job.pair, groups, objective, derived=job.copies is not None)
         for finding in findings:
             finding.details[BEGINS] = parting.begins(candidate_of(finding, job.pair)).headline()
             if time.perf_counter() - began > grace:

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nnfuzz.divergence.layers import Layer, compare, first_jump, table
+from nnfuzz.divergence.layers import Layer, compare, first_apart, first_jump, table
 from nnfuzz.divergence.matching import Match, match_values
-from nnfuzz.divergence.values import Reader, Values, reader_of
+from nnfuzz.divergence.values import Reader, Values, readers_of
 from nnfuzz.objectives.base import Objective
 from nnfuzz.space import Batch, rows
 from nnfuzz.targets import PairTarget, TorchTarget, Trace
@@ -29,6 +29,7 @@ class Begins:
 
     Attributes:
         layers: matched layers in the order of A. first: the one that jumps, None where none does.
+        always: whether that one differs on the seeds already, while all before it agree.
         by: how they were matched ("name", "correlation"). shows: whether the sides disagree in what was read too.
         notes: sentences.
     """
@@ -37,12 +38,13 @@ class Begins:
     first: Layer | None
     by: str
     shows: bool
+    always: bool = False
     notes: list[str] = field(default_factory=list)
 
     def headline(self) -> str:
         """One line for a README."""
         if self.first is not None:
-            return self.first.told()
+            return self.first.told() + (", while all before it agree" if self.always else "")
         if not self.layers:
             return "unknown: no layer of A belongs to one of B"
         return "no single layer: no difference is much larger than on the seeds, so the input lies near a decision"
@@ -55,7 +57,7 @@ class Begins:
         lines = ["relative difference layer by layer (matched " + how + "):"]
         lines += [f"  {line}" for line in table(self.layers, mark=self.first)]
         if self.first is not None:
-            lines.append(f"it begins at {self.first.told()}")
+            lines.append(f"it begins at {self.headline()}")
         else:
             lines.append("no layer differs more than it does on the seeds: the input lies near the decision boundary")
         return [*lines, *self.notes]
@@ -67,17 +69,21 @@ class Parting:
     Args:
         pair: prepared. seeds: groups of candidates ``(candidates, ...)`` as the pair takes them.
         objective: judges whether the disagreement is there in what was read, None to leave that open.
+        derived: whether B is a copy in another precision, whose every layer differs a little.
         deployed: see ``values.reader_of``.
     """
 
     def __init__(
-        self, pair: PairTarget, seeds: Sequence[Batch], objective: Objective | None = None, *, deployed: bool = False
+        self,
+        pair: PairTarget,
+        seeds: Sequence[Batch],
+        objective: Objective | None = None,
+        *,
+        derived: bool = False,
+        deployed: bool = False,
     ):
-        self.pair, self.objective, self.deployed = pair, objective, deployed
-        self.readers: tuple[Reader, Reader] = (
-            reader_of(pair.a, deployed=deployed),
-            reader_of(pair.b, deployed=deployed),
-        )
+        self.pair, self.objective, self.derived, self.deployed = pair, objective, derived, deployed
+        self.readers: tuple[Reader, Reader] = readers_of(pair.a, pair.b, deployed=deployed)
         self._other: Parting | None = None
         self._seeds = seeds
         self._learnt: list[tuple[Values, Values]] | None = None
@@ -97,11 +103,14 @@ class Parting:
                 )
                 return found
         layers = compare(matches, here, seeds)
-        first = first_jump(layers, self._eps(here))
+        first, always = first_jump(layers, self._eps(here)), False
+        if first is None and not self.derived:
+            first = first_apart(layers, self._eps(here))
+            always = first is not None
         notes = [] if shows or self.deployed else [
             "without ONNX Runtime's optimisation the sides agree, and these values are without it"
         ]  # fmt: skip
-        return Begins(layers, first, matches[0].by if matches else "", shows, notes)
+        return Begins(layers, first, matches[0].by if matches else "", shows, always, notes)
 
     def _matches_known(self) -> list[Match]:
         self._usual()
@@ -109,7 +118,7 @@ class Parting:
 
     def _as_deployed(self) -> Parting:
         if self._other is None:
-            self._other = Parting(self.pair, self._seeds, self.objective, deployed=True)
+            self._other = Parting(self.pair, self._seeds, self.objective, derived=self.derived, deployed=True)
         return self._other
 
     def _usual(self) -> list[tuple[Values, Values]]:

@@ -6,6 +6,7 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import Any
 
 from torch import Tensor
@@ -17,6 +18,8 @@ JUMP = 4.0
 """A layer jumps when its difference is this many times its usual one and this many times that of any layer before."""
 BEYOND = 1.5
 """And this many times the largest one on any seed."""
+APART = 8.0
+"""And this many times more than rounding is another result."""
 NOISE = 64.0
 """Differences below this many units of eps are rounding."""
 
@@ -26,7 +29,8 @@ class Layer:
     """A layer's result on both sides; differences are relative to A's largest value.
 
     Attributes:
-        name, kind: the layer as A calls it, and its operator or class. value: the name of its result.
+        name, kind: the layer as A calls it, and its operator or class. other: as B calls it. value: the name of its
+            result in A.
         here: on the failing input. usual, most: on the seeds, the median and the largest.
         limits: what B's quantized tensor can hold, None where it is not quantized.
         reached: least and greatest value of that tensor in A on the failing input.
@@ -36,6 +40,7 @@ class Layer:
 
     name: str
     kind: str
+    other: str
     value: str
     here: float
     usual: float
@@ -55,7 +60,8 @@ class Layer:
     def told(self) -> str:
         """``conv3 (Conv): relative difference 0.31 here, 0.004 on the seeds; 12 % of its values are clipped …``"""
         kind = f" ({self.kind})" if self.kind and self.kind != self.name else ""
-        text = f"{self.name}{kind}: relative difference {self.here:.3g} here, {self.usual:.3g} on the seeds"
+        other = f", {self.other} of B" if self.other != self.name else ""
+        text = f"{self.name}{kind}{other}: relative difference {self.here:.3g} here, {self.usual:.3g} on the seeds"
         if self.limits is not None and self.reached is not None and self.clipped:
             text += (
                 f"; {100 * self.clipped:.3g} % of its values lie beyond the quantized range {_span(self.limits)}, "
@@ -86,6 +92,7 @@ def compare(
             Layer(
                 name=a.layer,
                 kind=a.kind,
+                other=b.layer,
                 value=match.a,
                 here=relative(a.tensor, match.of_b(b.tensor), scale),
                 usual=statistics.median(usual) if usual else 0.0,
@@ -123,6 +130,17 @@ def first_jump(layers: Sequence[Layer], eps: float) -> Layer | None:
         if math.isfinite(layer.here):
             before = max(before, layer.here)
             grown = max(grown, layer.growth) if layer.here > NOISE * eps else grown
+    return None
+
+
+def first_apart(layers: Sequence[Layer], eps: float) -> Layer | None:
+    """The first layer that differs on the seeds already, where all before it agree but for rounding. Of two models that
+    should be one this is where they are not."""
+    for before, layer in pairwise(layers):
+        if before.usual > NOISE * eps:
+            return None
+        if layer.usual > APART * NOISE * eps:
+            return layer
     return None
 
 

@@ -66,6 +66,15 @@ class Reader(Protocol):
         """``inputs``: one candidate as the model takes it."""
 
 
+def readers_of(a: TorchTarget, b: TorchTarget, *, deployed: bool = False) -> tuple[Reader, Reader]:
+    """For both sides of a pair. Beside a graph a module is read operation by operation, as finely as the graph is."""
+    first, second = reader_of(a, deployed=deployed), reader_of(b, deployed=deployed)
+    if {first.named, second.named} == {"tensor", "module"}:
+        first = OperationReader(a) if first.named == "module" else first
+        second = OperationReader(b) if second.named == "module" else second
+    return first, second
+
+
 def reader_of(side: TorchTarget, *, deployed: bool = False) -> Reader:
     """For an ONNX model its graph, else its modules, else (a script, a plain function) its operations.
 
@@ -110,16 +119,21 @@ class ModuleReader:
 
 
 class OperationReader:
-    """Results of all operations, by their name and how often it had run before."""
+    """Results of all operations, by their name and how often it had run before; a leaf module lends them its own."""
 
     named = "op"
 
     def __init__(self, side: TorchTarget):
         self.side = side
+        self.modules = {p: m for p, m in leaves(side.model).items() if not isinstance(m, torch.jit.ScriptModule)}
 
     def read(self, inputs: Batch) -> Values:
         recorder = _Recorder()
-        with torch.no_grad(), recorder:
+        with torch.no_grad(), ExitStack() as stack:
+            for path, module in self.modules.items():
+                stack.callback(module.register_forward_pre_hook(recorder.entering(path)).remove)
+                stack.callback(module.register_forward_hook(recorder.left).remove)
+            stack.enter_context(recorder)
             self.side.form.call(self.side.model, inputs)
         return recorder.found
 
@@ -129,6 +143,18 @@ class _Recorder(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.found: Values = {}
         self._counts: dict[str, int] = {}
+        self._inside = ""
+
+    def entering(self, path: str) -> Callable[..., None]:
+        """A hook that says which leaf module the operations to come belong to."""
+
+        def hook(*_: Any) -> None:
+            self._inside = path
+
+        return hook
+
+    def left(self, *_: Any) -> None:
+        self._inside = ""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
@@ -137,7 +163,7 @@ class _Recorder(TorchDispatchMode):
             if isinstance(t, Tensor) and t.is_floating_point() and t.numel() > 1 and "empty" not in name:
                 number = self._counts[name] = self._counts.get(name, 0) + 1
                 key = f"{name}#{number}"
-                self.found[key] = Value(key, name, _kept(t))
+                self.found[key] = Value(self._inside or key, name, _kept(t))
                 break
         return out
 

@@ -17,6 +17,8 @@ from nnfuzz.registry import Registry
 Named = dict[str, Tensor]
 TIE = 1e-6
 """Top-2 margins below this share of the top value, on both sides, make a disagreement a tie."""
+ROUNDING = 64 * torch.finfo(torch.float32).eps
+"""So do margins below this share of the largest score: what sums in another order differ by."""
 
 
 @dataclass
@@ -96,11 +98,19 @@ def class_scores(outputs: Named, axis: int | None, unit: str, name: str) -> tupl
 
 def top2(outputs: Named, axis: int | None, unit: str = "sample") -> tuple[Tensor, Tensor]:
     """``(label, margin)``, each ``(batch, positions)``; the margin is relative to the larger of the top two."""
+    label, margin, _ = _top2(outputs, axis, unit)
+    return label, margin
+
+
+def _top2(outputs: Named, axis: int | None, unit: str) -> tuple[Tensor, Tensor, Tensor]:
+    """The same, and whether the margin is so small that rounding alone may turn it."""
     scores, axis = class_scores(outputs, axis, unit, "argmax")
-    values, labels = scores.float().topk(2, dim=axis)
+    scores = scores.float()
+    values, labels = scores.topk(2, dim=axis)
     first, second = values.select(axis, 0), values.select(axis, 1)
     margin = (first - second) / torch.maximum(first.abs(), second.abs()).clamp(min=1e-30)
-    return flat(labels.select(axis, 0)), flat(margin)
+    close = (margin <= TIE) | (first - second <= ROUNDING * scores.abs().amax(axis))
+    return flat(labels.select(axis, 0)), flat(margin), flat(close)
 
 
 def ordered(scores: Tensor, name: str) -> Tensor:
@@ -113,9 +123,9 @@ def _argmax(rest: str, unit: str = "sample") -> Comparison:
     axis = int(float(rest)) if rest else None
 
     def compare(a: Named, b: Named) -> Compared:
-        (label_a, margin_a), (label_b, margin_b) = top2(a, axis, unit), top2(b, axis, unit)
+        (label_a, margin_a, close_a), (label_b, margin_b, close_b) = _top2(a, axis, unit), _top2(b, axis, unit)
         other = label_a != label_b
-        real = other & ((margin_a > TIE) | (margin_b > TIE))
+        real = other & ~(close_a & close_b)
         near = torch.minimum(margin_a, margin_b).nan_to_num(0.0)
         if label_a.shape[1] == 1:
             column = torch.zeros(len(other), 1, dtype=torch.long, device=other.device)
