@@ -35,6 +35,24 @@ def make():
 """
 
 
+CHARS = """
+import torch
+
+class Chars(torch.nn.Module):
+    alphabet = "abcdefghijklmnopqrstuvwxyz .,"
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.embedding, self.head = torch.nn.Embedding(29, 8), torch.nn.Linear(16, 29)
+        self.cell = torch.nn.GRU(8, 16, batch_first=True)
+    def logits(self, ids, state=None):
+        seen, state = self.cell(self.embedding(ids), state)
+        return self.head(seen), state
+
+make = Chars
+"""
+
+
 def blocks(document: str, language: str) -> list[str]:
     text = (ROOT / document).read_text(encoding="utf-8")
     return re.findall(rf"```{language}\n(.*?)```", text, flags=re.DOTALL)
@@ -51,6 +69,9 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     desk = tmp_path_factory.mktemp("desk")
     (desk / "model.py").write_text(MODEL)
     (desk / "my_model.py").write_text(MODEL)
+    (desk / "chars.py").write_text(CHARS)
+    (desk / "prompts.txt").write_text("a few real prompts\none a line\n")
+    (desk / "words.txt").write_text("# one a line\nforbidden\n")
     rng = np.random.default_rng(0)
     image = rng.uniform(-1, 1, (8, 6)).astype(np.float32)
     np.savez(desk / "seeds.npz", image=image, label=np.eye(3, dtype=np.float32)[rng.integers(0, 3, 8)])

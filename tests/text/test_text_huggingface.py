@@ -83,16 +83,16 @@ def test_special_tokens_stay_out_unless_allowed(tokenizer: Any) -> None:
     nnfuzz.fuzz_text(model, [[5, 0]], objective="words:zq", max_inputs=10, allow_special=True, max_new=4)
 
 
-def test_gradients_raise_the_chance_of_a_wished_word(tokenizer: Any) -> None:
+def test_gradients_bring_a_wished_word_nearer(tokenizer: Any) -> None:
     model = language_model((gpt(tokenizer), tokenizer))
     assert model.codec is not None
     prompt, wish = model.codec.encode("the quick dog jumps"), model.codec.encode(" fox")
-    before = model.wish([prompt], [wish], gains=True)
+    before = model.wish([prompt], [wish], Writing(), gains=True)
     assert before.gains is not None
     place, token = divmod(int(before.gains[0].argmax()), before.gains.shape[2])
     changed = [*prompt[:place], token, *prompt[place + 1 :]]
-    after = model.wish([changed], [wish], gains=False)
-    assert float(after.logp[0]) > float(before.logp[0])
+    after = model.wish([changed], [wish], Writing(), gains=False)
+    assert float(after.score[0]) > float(before.score[0])
 
 
 def test_folders(tmp_path: Path, tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from writers import ALPHABET, Follower, Small, Stateless, written
 
 from nnfuzz.errors import UsageError
 from nnfuzz.text.models import Prompts, Writing, language_model
+from nnfuzz.text.models.choosing import noise_of
 from nnfuzz.text.models.copies import copied
 
 TEXTS = st.lists(st.text(ALPHABET, min_size=1, max_size=9), min_size=1, max_size=6)
@@ -95,13 +96,16 @@ def test_a_step_without_distribution_is_noted() -> None:
     assert trace.outputs["bad"][:, 0].tolist() == [True, False]
 
 
-def test_first_order_gains_are_derivatives() -> None:
+@pytest.mark.parametrize("temperature", [0.0, 1.5])
+def test_first_order_gains_are_derivatives(temperature: float) -> None:
     module = Small().double()
     model = language_model(module)
+    writing = Writing(8, temperature, seed=1)
     prompt, wish = [3, 7, 1], [4, 9]
-    found = model.wish([prompt, [2]], [wish, [5]], gains=True)
+    found = model.wish([prompt, [2]], [wish, [5]], writing, gains=True)
     assert found.gains is not None
     table = module.embedding.weight.detach()
+    noise = [noise_of(writing, t, (1, len(ALPHABET)), torch.device("cpu"))[0] for t in range(2)]
 
     def score(share: float, at: int, id_: int) -> float:
         def mix(m: Any, inputs: Any, out: torch.Tensor) -> torch.Tensor:
@@ -110,14 +114,31 @@ def test_first_order_gains_are_derivatives() -> None:
             return moved
 
         handle = module.embedding.register_forward_hook(mix)
-        logits = module.logits(torch.tensor([prompt + wish]))[0].log_softmax(-1)
+        logits = module.logits(torch.tensor([prompt + wish]))[0][0].detach()
         handle.remove()
-        return float((logits[0, 2, 4] + logits[0, 3, 9]).detach())
+        total = 0.0
+        for step, wanted in enumerate(wish):
+            row = logits[2 + step]
+            row = row / temperature + noise[step] if temperature else row
+            total += min(0.0, float(row[wanted] - torch.cat([row[:wanted], row[wanted + 1 :]]).max()))
+        return total
 
     for at, id_ in ((0, 11), (1, 0), (2, 20)):
         slope = (score(1e-4, at, id_) - score(-1e-4, at, id_)) / 2e-4
-        assert float(found.gains[0, at, id_]) == pytest.approx(slope, rel=1e-2, abs=1e-4)
-    assert float(found.logp[0]) == pytest.approx(score(0.0, 0, 0), abs=1e-5)
+        assert float(found.gains[0, at, id_]) == pytest.approx(slope, rel=1e-2, abs=1e-3)
+    assert float(found.score[0]) == pytest.approx(score(0.0, 0, 0), abs=1e-4)
+
+
+@given(st.text(ALPHABET, min_size=1, max_size=5), st.sampled_from([0.0, 0.8]))
+def test_what_a_model_writes_is_a_wish_fulfilled(prompt: str, temperature: float) -> None:
+    model = language_model(Small())
+    (text,) = written(Small(), [prompt], max_new=6, temperature=temperature, seed=2)
+    writing = Writing(6, temperature, seed=2)
+    other = ("b" if text[3] == "a" else "a").join([text[:3], text[4:]])
+    ids = [model.out.encode(t) for t in (text, other)]
+    score = model.wish([model.out.encode(prompt)] * 2, ids, writing, gains=False).score
+    assert score[0] == pytest.approx(0.0, abs=1e-4)
+    assert score[1] < -1e-5
 
 
 def test_black_boxes_answer_texts_or_bytes() -> None:

@@ -1,9 +1,10 @@
-"""Gradients in the search for text: prompts that make a wished continuation likelier, a few ids at a time.
+"""Gradients in the search for text: prompts that bring the model nearer to a wished continuation, a few ids at a time.
 
-A turn serves one goal. Its wish ("…the word, said next") is scored by the model itself, which costs one run over prompt
-and wish and no writing. Where the gradient says that another id would help most (HotFlip, Ebrahimi et al., ACL 2018),
-ids are exchanged at random among the best (GCG, Zou et al., arXiv 2307.15043), scored, and the best few go on. What the
-turn ends with is then written out and judged like any other candidate.
+A turn serves one goal. Its wish (what the prompt makes the model write now, up to where a word begins well, and then
+the word) is scored by the model itself, which costs one run over prompt and wish and no writing. Where the gradient
+says that another id would help most (HotFlip, Ebrahimi et al., ACL 2018), ids are exchanged at random among the best
+(GCG, Zou et al., arXiv 2307.15043), scored, and the best few go on. What the turn ends with is then written out and
+judged like any other candidate.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from nnfuzz.errors import NnfuzzError
 from nnfuzz.gradient.climber import NAME, Climber, Turn
 from nnfuzz.text.codec import Codec, pack, unpack
 from nnfuzz.text.frontier import GoalFrontier
-from nnfuzz.text.models.base import LanguageModel
+from nnfuzz.text.models.base import LanguageModel, Writing
 from nnfuzz.text.objectives import Together
 from nnfuzz.text.space import PROMPT, TextSpace
 
-ROUNDS = 6
+ROUNDS = 4
 WIDTH = 8
 """Prompts that a round goes on with."""
 TRIES = 8
@@ -35,7 +36,7 @@ BEST = 64
 EMITTED = 32
 COST = 2
 """A candidate of a turn costs about as much as so many plain ones."""
-LONGEST = 64
+LONGEST = 32
 """Longer prompts are cut to their end for a turn: what is far away moves little and costs much."""
 
 
@@ -55,11 +56,13 @@ class TextClimber(Climber):
         corpus: Corpus,
         frontier: GoalFrontier,
         write: Callable[[list[list[int]]], list[str]],
+        writing: Writing,
     ):
         self.objective, self.model, self.codec = objective, model, codec
         self.text_space, self.corpus, self.frontier, self.write = space, corpus, frontier, write
+        self.writing = writing
         self.pools: dict[int, list[tuple[float, list[int], int]]] = {}
-        """Of each goal the best prompts so far: log-probability of the wish, ids, and the entry they come from."""
+        """Of each goal the best prompts so far: the score of the wish, ids, and the entry they come from."""
         self.trouble = ""
         self.turns = 0
         self.late = lambda: False
@@ -121,25 +124,26 @@ class TextClimber(Climber):
         room = self.text_space.width
         rows: list[tuple[float, list[int], int, list[int]]] = []
         for (ids, entry), text in zip(starts, texts, strict=True):
-            said = self._wish(goal, text)
-            wished = self._encoded(said.lstrip() if said is not None and self.turns % 3 == 0 else said)
+            wished = self._encoded(self._wish(goal, text))
             if wished and ids:
                 rows.append((-np.inf, ids[-min(LONGEST, room) :], entry, wished))
         seen: dict[tuple[int, ...], tuple[float, list[int], int]] = {}
         for _ in range(ROUNDS):
             if not rows or self.late():
                 break
-            wish = self.model.wish([r[1] for r in rows], [r[3] for r in rows], gains=True)
+            wish = self.model.wish([r[1] for r in rows], [r[3] for r in rows], self.writing, gains=True)
             assert wish.gains is not None
-            rows = [(float(p), *r[1:]) for p, r in zip(wish.logp, rows, strict=True)]
+            rows = [(float(p), *r[1:]) for p, r in zip(wish.score, rows, strict=True)]
             tries = [(0.0, made, r[2], r[3]) for r, g in zip(rows, wish.gains, strict=True)
                      for made in self._exchanged(r[1], g, rng)]  # fmt: skip
-            logp = self.model.wish([t[1] for t in tries], [t[3] for t in tries], gains=False).logp
-            tries = [(float(p), *t[1:]) for p, t in zip(logp, tries, strict=True)]
+            score = self.model.wish([t[1] for t in tries], [t[3] for t in tries], self.writing, gains=False).score
+            tries = [(float(p), *t[1:]) for p, t in zip(score, tries, strict=True)]
             rows = sorted([*rows, *tries], key=lambda r: -r[0])
             for p, ids, entry, _ in rows:
                 seen.setdefault(tuple(ids), (p, ids, entry))
             rows = _distinct(rows)[:WIDTH]
+            if rows[0][0] == 0:  # it is written
+                break
         return sorted(seen.values(), key=lambda r: -r[0])
 
     def _exchanged(self, ids: list[int], gains: Tensor, rng: np.random.Generator) -> list[list[int]]:

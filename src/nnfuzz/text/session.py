@@ -130,10 +130,13 @@ class TextSession:
     def _loop(self, fuzzer: Fuzzer, store: RunStore | NullStore) -> Run:
         stats, sink = fuzzer.stats, Sink(store)
         fuzzer.resume_clock(stats.seconds)
-        saved_at = -1.0
+        saved_at, target, most = -1.0, self.setup.target, self.settings.max_written
+        begun = target.spent
 
         def after_batch() -> None:
             nonlocal saved_at
+            if most is not None and target.spent - begun >= most:
+                fuzzer.stop_asked = True
             self.reporter.update(stats, list(fuzzer.examiner.findings.values()))
             if stats.seconds - saved_at >= 5.0:
                 saved_at = stats.seconds
@@ -143,6 +146,8 @@ class TextSession:
         limits = Limits(self.settings.max_inputs, self.settings.max_seconds, self.settings.stop_on_first)
         with stop_on_signal(fuzzer):
             fuzzer.loop(limits, after_batch)
+        if most is not None and stats.stopped == "interrupted" and target.spent - begun >= most:
+            stats.stopped = "max-written"
         fuzzer.commit([])
         findings = sorted(fuzzer.examiner.findings.values(), key=lambda f: f.id)
         for finding in findings:
@@ -181,7 +186,9 @@ class TextSession:
                 trace = target.model.run(Prompts(prompts, setup.codec), settings.writing, states=False)
                 return together.read(trace, {PROMPT: pack(prompts, setup.space.width)}).texts
 
-            climber = TextClimber(together, target.model, setup.codec, setup.space, corpus, frontier, write)
+            climber = TextClimber(
+                together, target.model, setup.codec, setup.space, corpus, frontier, write, settings.writing
+            )
             climber = climber if climber.alive else None
         mutators = self._mutators()
         bandit = Bandit([*mutators, *([gradient.NAME] if climber is not None else [])])

@@ -37,6 +37,8 @@ class TextSettings:
     batch_size: int | None = None
     max_inputs: int | None = None
     max_seconds: float | None = None
+    max_written: int | None = None
+    """Characters or tokens that the models may run in this sitting, with all that confirming and gradients take."""
     stop_on_first: bool = False
     max_corpus: int = 20_000
     max_shrink: int = 1000
@@ -57,7 +59,7 @@ class TextSettings:
             if getattr(self, name) not in legal:
                 told = ", ".join(str(c) for c in legal if c is not None)
                 raise UsageError(f"{name} is {getattr(self, name)!r}, but it is one of {told}")
-        for name in ("max_inputs", "max_seconds", "batch_size", "max_prompt"):
+        for name in ("max_inputs", "max_seconds", "max_written", "batch_size", "max_prompt"):
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise UsageError(f"{name} is {value}, but it is a limit: give a positive number, or leave it out")

@@ -56,15 +56,16 @@ class Prompts:
 
 @dataclass
 class Wish:
-    """What gradients are asked: how likely is it that each prompt is followed by these ids?
+    """What gradients are asked: how far is the model from writing these ids after each prompt?
 
     Attributes:
-        logp: float64 ``(batch,)``, the log-probability of the whole wish.
-        gains: float32 ``(batch, longest prompt, vocabulary)``: by how much, to first order, ``logp`` would grow if
+        score: float64 ``(batch,)``, at most 0: the sum, over the ids wished, of what each one's logit (of draws: with
+            temperature and noise) lacks to be the largest. 0: it writes them all.
+        gains: float32 ``(batch, longest prompt, vocabulary)``: by how much, to first order, ``score`` would grow if
             that id stood there; None unless asked for.
     """
 
-    logp: Tensor
+    score: Tensor
     gains: Tensor | None = None
 
 
@@ -101,15 +102,15 @@ class LanguageModel(ABC):
     def __init__(self) -> None:
         self.watch: Sequence[int] = ()
         self.spent = 0
-        """Characters or tokens run so far: written, or scored for gradients."""
+        """Characters or tokens run so far: read, written, or scored for gradients."""
         self.notes: list[str] = []
 
     @abstractmethod
     def run(self, prompts: Prompts, writing: Writing, *, states: bool = True) -> Trace:
         """Continues every prompt. Raises whatever the model raises."""
 
-    def wish(self, prompts: list[list[int]], wishes: list[list[int]], *, gains: bool) -> Wish:
-        """Scores continuations that were not written by the model, see ``Wish``."""
+    def wish(self, prompts: list[list[int]], wishes: list[list[int]], writing: Writing, *, gains: bool) -> Wish:
+        """Scores continuations that the model would not write by itself, see ``Wish``."""
         raise NotImplementedError
 
     @property

@@ -53,7 +53,7 @@ class BlackBox(LanguageModel):
             cut = text[: writing.max_new]
             tokens[row, : len(cut)] = torch.tensor([ord(c) for c in cut], dtype=torch.int64)
             ended[row] = len(text) < writing.max_new
-        self.spent += int((tokens != PAD).sum())
+        self.spent += sum(map(len, prompts.texts)) + int((tokens != PAD).sum())
         layers = {"mean": self._states(prompts.texts)} if states and self.activations is not None else {}
         return Trace({"tokens": tokens, "ended": ended}, layers)
 

@@ -27,7 +27,6 @@ class Chooser:
         self.alive = torch.ones(rows, dtype=torch.bool, device=device)
         self.length = 0
         self._shown = Shown()
-        self._generator = torch.Generator(device) if writing.temperature > 0 else None
 
     @property
     def over(self) -> bool:
@@ -72,13 +71,18 @@ class Chooser:
 
     def _choose(self, logp: Tensor) -> Tensor:
         """The likeliest id, or (Gumbel's trick) a draw: the largest of log-probability plus noise."""
-        if self._generator is None:
+        if not self.writing.temperature:
             return logp.argmax(1)
-        self._generator.manual_seed(self.writing.seed * _EVERY_STEP + self.length)
         rows = self.rows if self.writing.apart else 1
-        uniform = torch.rand(rows, logp.shape[1], generator=self._generator, device=logp.device)
-        noise = -torch.log(-torch.log(uniform.clamp(1e-20, 1 - 1e-7)))
+        noise = noise_of(self.writing, self.length, (rows, logp.shape[1]), logp.device)
         return (logp / self.writing.temperature + noise).argmax(1)
+
+
+def noise_of(writing: Writing, step: int, shape: tuple[int, int], device: torch.device) -> Tensor:
+    """Gumbel noise of one step, float32: the same whenever it is asked for."""
+    generator = torch.Generator(device).manual_seed(writing.seed * _EVERY_STEP + step)
+    uniform = torch.rand(shape, generator=generator, device=device)
+    return -torch.log(-torch.log(uniform.clamp(1e-20, 1 - 1e-7)))
 
 
 def _filled(column: Tensor, missing: int) -> Tensor:

@@ -84,7 +84,7 @@ class HuggingFace(LanguageModel):
             mask = torch.cat([mask, mask.new_ones(len(ids), 1)], 1)
             place = place[:, -1:] + 1
             more |= {"input_ids": chosen[:, None], self._cache: seen[self._cache]}
-        self.spent += len(ids) * chooser.length
+        self.spent += sum(map(len, ids)) + len(ids) * chooser.length
         return Trace(chooser.outputs(), pooled.layers() if pooled is not None else {})
 
     def prepared(self, prompts: Prompts, more: int) -> list[list[int]]:
@@ -101,7 +101,7 @@ class HuggingFace(LanguageModel):
             ids = [p or [self._fill] for p in ids]
         return ids
 
-    def wish(self, prompts: list[list[int]], wishes: list[list[int]], *, gains: bool) -> Wish:
+    def wish(self, prompts: list[list[int]], wishes: list[list[int]], writing: Writing, *, gains: bool) -> Wish:
         assert self._embedding is not None
         head = [] if self.start is None else [self.start]
 
@@ -109,7 +109,7 @@ class HuggingFace(LanguageModel):
             mask = torch.ones_like(ids)
             return self.model(input_ids=ids, attention_mask=mask, use_cache=False).logits  # type: ignore[no-any-return]
 
-        made, run = wish_through(forward, self._embedding, head, prompts, wishes, self.device, gains=gains)
+        made, run = wish_through(forward, self._embedding, head, prompts, wishes, writing, self.device, gains=gains)
         self.spent += run
         return made
 

@@ -61,10 +61,10 @@ class LogitsModule(LanguageModel):
         chooser = Chooser(len(ids), writing, self.watch, self.end, self.device)
         pooled = Pooled() if states and self.stateful else None
         (self._with_state if self.stateful else self._without_state)(ids, chooser, pooled)
-        self.spent += len(ids) * chooser.length
+        self.spent += sum(map(len, ids)) + len(ids) * chooser.length
         return Trace(chooser.outputs(), pooled.layers() if pooled is not None else {})
 
-    def wish(self, prompts: list[list[int]], wishes: list[list[int]], *, gains: bool) -> Wish:
+    def wish(self, prompts: list[list[int]], wishes: list[list[int]], writing: Writing, *, gains: bool) -> Wish:
         assert self._embedding is not None
         head = [] if self.start is None else [self.start]
 
@@ -72,7 +72,7 @@ class LogitsModule(LanguageModel):
             found = self._logits(ids)
             return found[0] if self.stateful else found  # type: ignore[no-any-return]
 
-        made, run = wish_through(forward, self._embedding, head, prompts, wishes, self.device, gains=gains)
+        made, run = wish_through(forward, self._embedding, head, prompts, wishes, writing, self.device, gains=gains)
         self.spent += run
         return made
 

@@ -11,7 +11,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from nnfuzz.text.models.base import Wish
+from nnfuzz.text.models.base import Wish, Writing
+from nnfuzz.text.models.choosing import noise_of
 
 
 def embedding_of(module: nn.Module, vocabulary: int) -> nn.Embedding | None:
@@ -23,12 +24,26 @@ def embedding_of(module: nn.Module, vocabulary: int) -> nn.Embedding | None:
     return sized[0] if sized else None
 
 
+def _lacks(logits: Tensor, ids: Tensor, wanted: Tensor, writing: Writing) -> Tensor:
+    """``(batch, length)``, at most 0: by how much each wanted id falls short of the largest other one."""
+    if writing.temperature:
+        logits = torch.log_softmax(logits, -1) / writing.temperature
+        step = wanted.long().cumsum(1) - 1
+        count = min(int(wanted.sum(1).max()), writing.max_new)
+        noise = [noise_of(writing, t, (1, logits.shape[2]), logits.device) for t in range(count)]
+        logits = logits + torch.cat(noise)[step.clamp(0, count - 1)]
+    mine = logits.gather(2, ids[:, :, None])
+    others = logits.scatter(2, ids[:, :, None], -torch.inf).amax(2)
+    return torch.where(wanted, (mine[:, :, 0] - others).clamp(max=0.0), 0.0)
+
+
 def wish_through(
     forward: Callable[[Tensor], Tensor],
     embedding: nn.Embedding,
     head: list[int],
     prompts: list[list[int]],
     wishes: list[list[int]],
+    writing: Writing,
     device: torch.device,
     *,
     gains: bool,
@@ -55,8 +70,8 @@ def wish_through(
     try:
         with torch.inference_mode(False), torch.set_grad_enabled(gains):
             logits = forward(packed).float()
-            logp = torch.log_softmax(logits[:, :-1], -1).gather(2, packed[:, 1:, None])[:, :, 0]
-            total = torch.where(wanted[:, 1:], logp, 0).sum(1)
+            lacks = _lacks(logits[:, :-1], packed[:, 1:], wanted[:, 1:], writing)
+            total = lacks.sum(1)
             found = torch.autograd.grad(total.sum(), caught[0])[0] if gains else None
     finally:
         if handle is not None:

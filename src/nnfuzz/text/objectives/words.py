@@ -72,7 +72,13 @@ class Words(TextObjective):
         return Look(found, self._scores(reading))
 
     def wish(self, goal: int, text: str) -> str | None:
-        return f" {self.words[goal]} "
+        """The text up to the place where most of the word stands (of nothing, to its first space), then the word."""
+        word, plain = self.words[goal], text.lower()
+        for n in range(len(word) - 1, 0, -1):
+            at = _start_of_a_word(plain, word[:n])
+            if at is not None:
+                return text[:at] + word + " "
+        return f"{text[: text.index(' ')] if ' ' in text else ''} {word} "
 
     def spec_of(self, found: Found) -> str:
         return f"words:{self.words[found.goal]}"
@@ -131,7 +137,7 @@ class Words(TextObjective):
         for row, text in enumerate(reading.texts):
             plain = unmasked(text)[0]
             for goal, word in enumerate(self.words):
-                n = next((n for n in range(len(word) - 1, 0, -1) if _starts_a_word(plain, word[:n])), 0)
+                n = next((n for n in range(len(word) - 1, 0, -1) if _start_of_a_word(plain, word[:n]) is not None), 0)
                 scores[row, goal] = n / (len(word) + 1)
         if watched is not None and self._watch is not None and self._first:
             for goal, ids in enumerate(self._first):
@@ -187,13 +193,14 @@ def load_words(path: str | Path) -> list[str]:
     return words
 
 
-def _starts_a_word(text: str, start: str) -> bool:
+def _start_of_a_word(text: str, start: str) -> int | None:
+    """The first place where a word begins so."""
     at = text.find(start)
     while at >= 0:
         if at == 0 or not (text[at - 1].isalnum() or text[at - 1] == "_"):
-            return True
+            return at
         at = text.find(start, at + 1)
-    return False
+    return None
 
 
 def _first_tokens(model: LanguageModel, word: str) -> list[int]:
