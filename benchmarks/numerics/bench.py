@@ -1,114 +1,83 @@
-"""Known numerical bugs: found or not, the right operation named, tries, seconds; GRIST's own rule beside it.
+"""Known numerical bugs: found or not, the right operation named, tries, seconds; other rules at the same budget.
 
-    python benchmarks/numerics/bench.py [S10 BR24 …] [--seconds 60] [--jobs 2] [--stable] [--no-grist] [--seeds 1]
-    [--mode full|coverage|random] [--json FILE]
+    python benchmarks/numerics/bench.py [S10 BR24 … | training | function | report] [--seconds 60] [--jobs 2]
+    [--rule ours|grist|coverage|random] [--seed 0] [--seeds 1] [--stable] [--all] [--cpu] [--save FILE.jsonl]
 
-One process per subject. Training subjects (S*, KIND "training") go through `find_nans_in_training`, functions (S* and
-reports/BR*) through `nnfuzz.find_nans`. A search sees ordinary inputs and ranges only: never `trigger`, `operand`,
-`log_operand`
-or `EXPECT`, which are read afterwards, to judge. --stable searches the repaired forms: whatever is found there is a
-false alarm.
+One process per subject and seed. Training subjects (S*, KIND "training") go through `find_nans_in_training`, functions
+(S* and reports/BR*) through `nnfuzz.find_nans`. A search sees ordinary inputs and ranges only: never `trigger`,
+`operand`, `log_operand` or `EXPECT`, which are read afterwards, to judge; `--rule grist` alone is told the operand.
+--stable searches the repaired forms: whatever is found there is a false alarm. --save writes each result as it comes,
+and the same command again goes on with what is missing; `tables.py` makes tables of such files.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
-import importlib.util
 import json
-import re
 import statistics
 import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-HERE = Path(__file__).resolve().parent
-DIVIDES = ("log", "sqrt")  # their gradients are a division in PyTorch
-WHERE = ("forward", "backward", "exception")  # other reports (disagreement, property) belong to other benchmarks
-MODES: dict[str, dict[str, Any]] = {
-    "full": {},
-    "coverage": {"gradients": False},
-    "random": {"coverage": "none"},
-}
+from judge import HERE, KINDS, WHERE, load, right, subjects
 
-
-def load(stem: str) -> ModuleType:
-    folder = HERE / "reports" if stem.startswith("BR") else HERE
-    sys.path[:0] = [str(HERE), str(folder)]
-    spec = importlib.util.spec_from_file_location(stem, folder / f"{stem}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[stem] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-def subjects(kind: str = "all") -> list[str]:
-    """Names of all subjects, read from the files without running them."""
-    training = sorted(p.stem for p in HERE.glob("S*.py") if 'KIND = "training"' in p.read_text())
-    functions = sorted(p.stem for p in HERE.glob("S*.py") if p.stem not in training)
-    reports = sorted(p.stem for p in (HERE / "reports").glob("BR*.py"))
-    return {"training": training, "function": functions, "report": reports}.get(kind, training + functions + reports)
-
-
-def right(expected: str, op: str | None, phase: str | None) -> bool:
-    """Whether the operation named is the one that the subject says, as the subjects' own check judges it."""
-    if op is None:
-        return False
-    words = set(re.split(r"\W+", expected))  # reports say it in words: "div by clamp(1e-16)"
-    if "matmul" in words:
-        words.add("mm")
-    return op in words or (op == "div" and phase == "backward" and bool(words & set(DIVIDES)))
-
+OURS: dict[str, dict[str, Any]] = {"ours": {}, "coverage": {"gradients": False}, "random": {"coverage": "none"}}
+RULES = ("ours", "grist", "coverage", "random")
 
 # ------------------------------------------------------------------------------------------------ one subject
 
 
-def training(stem: str, seconds: float, seed: int, stable: bool, everything: bool) -> dict[str, Any]:
+def training(stem: str, args: argparse.Namespace) -> dict[str, Any]:
     """A training subject, searched."""
+    from blind import blind
+    from grist import in_training
+
     from nnfuzz.training import load_program, run_program
 
     program = load_program(HERE / f"{stem}.py")
-    next(iter(program.batches(seed)))  # data sets are read from disk once; that is not the search
+    next(iter(program.batches(args.seed)))  # data sets are read from disk once; that is not the search
     module = sys.modules[stem]
-    if stable:
+    clock = time.process_time if args.cpu else time.monotonic
+    facts = {"expected": module.EXPECT["op"], "reachable": getattr(module, "REACHABLE", True)}
+    if args.rule == "grist":
+        return {"other": in_training(module, args.seconds, args.seed, clock), **facts}
+    if args.rule != "ours":
+        return {"other": blind(program, args.seconds, args.seed, guided=args.rule == "coverage", clock=clock), **facts}
+    if args.stable:
         program = dataclasses.replace(program, loss=module.loss_stable)
-    started = time.monotonic()
-    run = run_program(program, max_seconds=seconds, seed=seed, stop_on_first=not everything)
-    expected = module.EXPECT["op"]
+    started = clock()
+    run = run_program(program, max_seconds=args.seconds, seed=args.seed, stop_on_first=not args.all, clock=clock)
     found = [
         {
             "op": f.site and f.site.op,
-            "site": str(f.site),
+            "site": _told(f.site),
             "phase": f.phase,
             "symptom": f.symptom,
             "steps": f.step,
+            "walk": f.steps_found,
             "tried": f.tried,
             "seconds": f.seconds,
             "arm": f.arm,
             "noise": f.drawn,
-            "right": right(expected, f.site and f.site.op, f.site and f.site.phase),
+            "right": right(module.EXPECT["op"], f.site and f.site.op, f.site and f.site.phase),
         }
         for f in run.findings
     ]
-    nearest = run.targets[0] if run.targets else None
     return {
         "found": found,
         "tried": run.steps,
-        "seconds": time.monotonic() - started,
-        "nearest": nearest,
+        "seconds": clock() - started,
+        "targets": [{**t, "name": t["op"]} for t in run.targets[:4]],
         "natural": str(run.natural),
-        "expected": expected,
-        "reachable": getattr(module, "REACHABLE", True),
+        **facts,
     }
 
 
-def function(stem: str, seconds: float, seed: int, stable: bool, mode: str) -> dict[str, Any]:
+def function(stem: str, args: argparse.Namespace) -> dict[str, Any]:
     """A function subject or a report, searched from its ordinary inputs."""
     import torch
 
@@ -116,41 +85,42 @@ def function(stem: str, seconds: float, seed: int, stable: bool, mode: str) -> d
 
     module = load(stem)
     expected = module.EXPECT
-    if stable and not hasattr(module, "make_stable"):
+    if args.stable and not hasattr(module, "make_stable"):
         return {"skipped": "it has no stable form"}
     if expected.get("where", expected.get("phase")) not in WHERE:
         return {"skipped": f"a case of {expected.get('where')}"}
-    model = module.make_stable() if stable else module.make()
     specs = module.inputs()
     candidate = {s["name"]: s["value"] for s in specs}
     if not all(isinstance(v, torch.Tensor) for v in candidate.values()):
         return {"skipped": "its inputs are text"}
+    if args.rule == "grist":
+        from grist import on_function
+
+        return {"other": on_function(module, args.seconds, args.seed), "expected": expected["op"]}
     ranges = {
         s["name"]: list(s["choices"]) if "choices" in s else (s["low"], s["high"])
         for s in specs
         if "choices" in s or "low" in s
     }
-    kinds = {s["name"]: s["kind"] for s in specs if "kind" in s}
-    fixed = [s["name"] for s in specs if s.get("fixed")]
     shapes = {s["name"]: s["shapes"].partition(" ")[0] for s in specs if s.get("shapes")}
     started = time.monotonic()
     run = nnfuzz.find_nans(
-        model,
+        module.make_stable() if args.stable else module.make(),
         [candidate],
         ranges=ranges,
-        kinds=kinds,
-        fixed=fixed,
+        kinds={s["name"]: s["kind"] for s in specs if "kind" in s},
+        fixed=[s["name"] for s in specs if s.get("fixed")],
         shapes=shapes or None,
-        max_seconds=seconds,
-        seed=seed,
+        max_seconds=args.seconds,
+        seed=args.seed,
         stop_on_first=True,
         max_inputs=None,
-        **MODES[mode],
+        **OURS[args.rule],
     )
     found = [
         {
             "op": f.site and f.site.op,
-            "site": str(f.site),
+            "site": _told(f.site),
             "phase": f.phase,
             "symptom": f.symptom,
             "tried": f.inputs_tried,
@@ -162,31 +132,28 @@ def function(stem: str, seconds: float, seed: int, stable: bool, mode: str) -> d
     return {"found": found, "seconds": time.monotonic() - started, "expected": expected["op"]}
 
 
+def _told(site: Any) -> str | None:
+    """A site without the folders of this machine."""
+    return None if site is None else site.key
+
+
 def one(args: argparse.Namespace) -> dict[str, Any]:
     """What a child process does."""
     import torch
 
     torch.set_num_threads(1)
-    stem = args.stems[0]
-    if stem not in subjects("training"):
-        return function(stem, args.seconds, args.seed, args.stable, args.mode)
-    if args.grist_only:
-        from grist import grist
-
-        module = load(stem)
-        next(module.batches(args.seed))
-        return {"grist": grist(module, args.seconds, args.seed)}
-    return training(stem, args.seconds, args.seed, args.stable, args.all)
+    stem, begun = args.stems[0], time.monotonic()
+    result = (training if stem in subjects("training") else function)(stem, args)
+    return {**result, "cpu": time.process_time(), "wall": time.monotonic() - begun}
 
 
 # ------------------------------------------------------------------------------------------------ all of them
 
 
-def child(stem: str, args: argparse.Namespace, seed: int, grist: bool) -> dict[str, Any]:
+def child(stem: str, args: argparse.Namespace, seed: int) -> dict[str, Any]:
     """Run one subject in a process of its own."""
     command = [sys.executable, __file__, stem, "--child", "--seconds", str(args.seconds), "--seed", str(seed)]
-    command += ["--stable"] * args.stable + ["--all"] * args.all + ["--grist-only"] * grist
-    command += ["--mode", args.mode]
+    command += ["--stable"] * args.stable + ["--all"] * args.all + ["--rule", args.rule] + ["--cpu"] * args.cpu
     done = subprocess.run(command, capture_output=True, text=True, timeout=20 * args.seconds + 600, check=False)
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     if not lines:
@@ -195,85 +162,113 @@ def child(stem: str, args: argparse.Namespace, seed: int, grist: bool) -> dict[s
     return result
 
 
-def row(stem: str, seed: int, result: dict[str, Any], grist: dict[str, Any] | None) -> str:
+def row(r: dict[str, Any]) -> str:
     """One line of the table."""
-    if reason := result.get("skipped") or result.get("error"):
-        return f"| {stem} | {seed} | - | {reason} | | | | |"
-    hits = result["found"]
+    head = f"| {r['stem']} | {r['seed']} |"
+    other = r.get("other", {})
+    if reason := r.get("skipped") or r.get("error") or other.get("skipped"):
+        return f"{head} - | {reason} | | | |"
+    if other:
+        what = "operand" if r["rule"] == "grist" else "share of the way left"
+        near = "" if other["near"] is None else f"{what} {other['near']:.3g}"
+        return f"{head} {'yes' if other['found'] else 'no'} | {near} | {other['steps']} | | {other['seconds']:.1f} |"
+    hits = r["found"]
     best = next((f for f in hits if f["right"]), hits[0] if hits else None)
-    beside = "" if grist is None else _beside(grist.get("grist"))
     if best is None:
-        near = result.get("nearest")
+        near = (r.get("targets") or [None])[0]
         note = "" if near is None else f"nearest {near['op']}: {near['start']:.4g} → {near['best']:.3g}"
-        return f"| {stem} | {seed} | no | {note} | {result.get('tried', '')} | | {result['seconds']:.1f} | {beside} |"
-    named = "yes" if best["right"] else f"no ({best['op']}, not {result['expected']})"
-    how = best.get("arm", "")
+        return f"{head} no | {note} | {r.get('tried', '')} | | {r['seconds']:.1f} |"
+    named = "yes" if best["right"] else f"no ({best['op']}, not {r['expected']})"
     return (
-        f"| {stem} | {seed} | {best['symptom']} {best['phase']} | {named} | {best['tried']} | "
-        f"{best.get('steps', '')} {how} | "
-        f"{best['seconds']:.1f} | {beside} |"
+        f"{head} {best['symptom']} {best['phase']} | {named} | {best['tried']} | "
+        f"{best.get('steps', '')} {best.get('arm', '')} | {best['seconds']:.1f} |"
     )
-
-
-def _beside(g: dict[str, Any] | None) -> str:
-    if g is None:
-        return "?"
-    return f"{g['seconds']:.1f} s" if g["found"] else f"no ({g['steps']} its, {g['seconds']:.0f} s)"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("stems", nargs="*", help="names of subjects; also the words training, function, report")
+    parser.add_argument("stems", nargs="*", help=f"names of subjects; also the words {', '.join(KINDS)}")
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--cpu", action="store_true", help="training: seconds are processor time, on a shared machine")
+    parser.add_argument("--rule", choices=RULES, default="ours", help="coverage: no gradients; random: no guide at all")
     parser.add_argument("--seed", type=int, default=0, help="first seed")
     parser.add_argument("--seeds", type=int, default=1, help="how many seeds")
     parser.add_argument("--stable", action="store_true", help="the repaired forms: nothing must be found")
     parser.add_argument("--all", action="store_true", help="do not stop at the first finding")
-    parser.add_argument("--mode", choices=list(MODES), default="full", help="of functions: no gradients, random")
-    parser.add_argument("--no-grist", action="store_true")
-    parser.add_argument("--json", type=Path, help="write the raw results here")
+    parser.add_argument(
+        "--save", type=Path, metavar="FILE", help="a line of JSON per result; what it holds is not rerun"
+    )
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("--grist-only", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.child:
         print(json.dumps(one(args)), flush=True)
         return 0
-    stems = [
-        s
-        for word in args.stems or ["all"]
-        for s in (subjects(word) if word in ("all", "training", "function", "report") else [word])
-    ]
+    stems = [s for word in args.stems or ["all"] for s in (subjects(word) if word in KINDS else [word])]
     return table(stems, args)
+
+
+def asked(r: dict[str, Any]) -> tuple[Any, ...]:
+    """What distinguishes one result from another in a file."""
+    return tuple(r.get(k) for k in ("stem", "seed", "rule", "limit", "cpu_limit", "stable", "all"))
+
+
+def saved(path: Path | None) -> dict[tuple[Any, ...], dict[str, Any]]:
+    """Results of a file; a last line that was cut off by a kill is passed over, and errors are run again."""
+    results = {}
+    for line in path.read_text().splitlines() if path is not None and path.is_file() else []:
+        try:
+            r = json.loads(line)
+        except json.JSONDecodeError:
+            continue
+        if "error" not in r:
+            results[asked(r)] = r
+    return results
 
 
 def table(stems: list[str], args: argparse.Namespace) -> int:
     """Run and print; exit status 1 if a stable form was reported."""
-    print(
-        "| subject | seed | found | operation named | tried | steps | seconds | GRIST's rule "
-        "|\n|---|---|---|---|---|---|---|---|"
-    )
-    jobs = [(stem, args.seed + i) for stem in stems for i in range(args.seeds)]
+    print("| subject | seed | found | operation named | tried | steps | seconds |\n|---|---|---|---|---|---|---|")
+    jobs = [
+        {"stem": stem, "seed": args.seed + i, "rule": args.rule, "limit": args.seconds}
+        | {"cpu_limit": args.cpu, "stable": args.stable, "all": args.all}
+        for stem in stems
+        for i in range(args.seeds)
+    ]
+    old = saved(args.save)
 
-    def work(job: tuple[str, int]) -> tuple[dict[str, Any], dict[str, Any] | None]:
-        stem, seed = job
-        beside = not (args.no_grist or args.stable) and stem in known
-        return child(stem, args, seed, grist=False), child(stem, args, seed, grist=True) if beside else None
+    def work(job: dict[str, Any]) -> dict[str, Any]:
+        if asked(job) in old:
+            return old[asked(job)]
+        result = job | child(job["stem"], args, job["seed"])
+        if args.save:
+            args.save.parent.mkdir(parents=True, exist_ok=True)
+            with args.save.open("a") as file:
+                file.write(json.dumps(result) + "\n")
+        return result
 
-    known = set(subjects("training"))
     results = []
     with ThreadPoolExecutor(args.jobs) as pool:
-        for (stem, seed), (result, grist) in zip(jobs, pool.map(work, jobs), strict=True):
-            results.append({"stem": stem, "run_seed": seed, **result, **(grist or {})})
-            print(row(stem, seed, result, grist), flush=True)
-    times = [min(f["seconds"] for f in r["found"]) for r in results if r.get("found")]
-    ran = [r for r in results if "found" in r]
-    named = sum(any(f["right"] for f in r["found"]) for r in ran)
+        for result in pool.map(work, jobs):
+            results.append(result)
+            print(row(result), flush=True)
+    print("\n" + summary(results))
+    return int(args.stable and any(r.get("found") for r in results))
+
+
+def summary(results: list[dict[str, Any]]) -> str:
+    """How many were found, with the right operation, in which time."""
+    if any("other" in r for r in results):
+        ran = [r["other"] for r in results if "found" in r.get("other", {})]
+        times = [r["seconds"] for r in ran if r["found"]]
+        named = ""
+    else:
+        ours = [r for r in results if "found" in r]
+        times = [min(f["seconds"] for f in r["found"]) for r in ours if r["found"]]
+        ran = ours
+        named = f", {sum(any(f['right'] for f in r['found']) for r in ours)} with the right operation"
     median = f"{statistics.median(times):.2f} s" if times else "-"
-    print(f"\n{len(times)} of {len(ran)} found, {named} with the right operation, median {median}")
-    if args.json:
-        args.json.write_text(json.dumps(results, indent=1) + "\n")
-    return int(args.stable and bool(times))
+    return f"{len(times)} of {len(ran)} found{named}, median {median}"
 
 
 if __name__ == "__main__":

@@ -61,6 +61,7 @@ class Arm:
         """The hit was nothing new: the step that failed is taken back, and the search goes on elsewhere."""
         if self.walk.steps and self.walk.steps[-1] is hit.steps[-1]:
             self.walk.steps.pop()
+            self.moves += 1
         self.evade()
 
     def evade(self) -> None:

@@ -27,7 +27,8 @@ from nnfuzz.training.stream import Stream
 from nnfuzz.training.walk import Snapshot, Walk, seeded
 
 REACH = 0.05  # length of εv relative to the weights: long enough to be above rounding, short enough to be a slope
-FAR, FALLEN, STALE = 0.5, 0.15, 8  # of the way: where records begin, how far below is lost; rounds without a record
+FAR, FALLEN = 0.5, 0.25  # of the way: where records begin, and how far below its record an arm is lost
+STALE, LEAST = 10, 6  # rounds without a record until it goes back there; training steps of a round then
 REPLACED, EVERY = 0.05, 100  # GRIST: 5 % of the rows every 100 iterations
 
 
@@ -54,6 +55,16 @@ class Style:
         return " ".join(w for w in words if w)
 
 
+@dataclass(frozen=True, eq=False)
+class Record:
+    """Where an arm was nearest: the walk, and all that moves with it."""
+
+    walk: Snapshot
+    batch: Batch
+    scouts: Batch
+    movers: dict[str, Rprop]
+
+
 class Lookahead(Arm):
     def __init__(self, walk: Walk, stream: Stream, lens: Lens, target: Target, style: Style, start: int = 0) -> None:
         super().__init__(walk, stream, target)
@@ -63,8 +74,8 @@ class Lookahead(Arm):
         self._movers: dict[str, Rprop] = {}
         self._groups = stream.groups()
         self._oldest = 0
-        self._record: Snapshot | None = None
-        self._stale = self._returns = 0
+        self._record: Record | None = None
+        self._stale, self._repeat = 0, style.repeat
 
     def round(self) -> Hit | None:
         """Scouts look, the batch climbs, the weights follow."""
@@ -85,7 +96,7 @@ class Lookahead(Arm):
             return hit
         self.near = min(self.near, distance)
         self._climb(v, row)
-        for _ in range(style.repeat):
+        for _ in range(self._repeat):
             if hit := self.train(self.batch):
                 return hit
         self._replace()
@@ -94,21 +105,23 @@ class Lookahead(Arm):
         return None
 
     def _lost(self, distance: float) -> bool:
-        """Records of the second half of the way are kept. Who has long been away from his record goes back there: what
-        momentum has turned would not come back by itself."""
+        """Records of the second half of the way are kept. Who has long been away from his goes back there, and makes
+        fewer steps at a time: what momentum has turned would not come back by itself."""
+        if self.target is None or not self.walk.returns:
+            return False
         if distance < self.near:
-            self._stale = 0
-            if self.target is not None and self.target.covered(distance) > FAR and self.walk.returns:
-                self._record = self.walk.snapshot()
+            self._stale, self._repeat = 0, min(self._repeat + 1, self.style.repeat)
+            if self.target.covered(distance) > FAR:
+                movers = {k: m.copy() for k, m in self._movers.items()}
+                self._record = Record(self.walk.snapshot(), dict(self.batch), dict(self.scout.batch), movers)
             return False
         self._stale += 1
-        if self._record is None or self.target is None or self._stale < STALE * (1 + self._returns):
+        if self._record is None or self._stale < STALE or self.target.covered(distance) > self.covered - FALLEN:
             return False
-        if self.target.covered(distance) > self.covered - FALLEN:
-            return False
-        self.moves += self.walk.back(self._record)
-        self._stale, self._returns = 0, self._returns + 1
-        self.evade()
+        self.moves += self.walk.back(self._record.walk)
+        self.batch, self.scout.batch = dict(self._record.batch), dict(self._record.scouts)
+        self._movers = {k: m.copy() for k, m in self._record.movers.items()}
+        self._stale, self._repeat = 0, max(self._repeat // 2, min(self.style.repeat, LEAST))
         return True
 
     def _press(self) -> Hit | None:

@@ -29,6 +29,12 @@ class Rprop:
         self._last: Tensor | None = None
         self._smallest = smallest
 
+    def copy(self) -> Rprop:
+        """The same sizes and signs, to be gone on with from here."""
+        other = Rprop(self._smallest)
+        other._size, other._last = self._size, self._last
+        return other
+
     def step(self, x: Tensor, gradient: Tensor | None, low: float, high: float) -> Tensor:
         """`x` moved along `gradient` (upwards) and clamped into [low, high]."""
         x = x.detach()

@@ -204,7 +204,7 @@ class Portfolio:
             return lambda walk, target: Lookahead(walk, stream, lens, target, style, start=bracket)
 
         frozen: Make = lambda walk, target: Frozen(walk, stream, lens, target, start=bracket)  # noqa: E731
-        many = LONG if self._slice() > SLICE[0] else int(SLICE[0] / 2)
+        many = min(LONG, int(self._slice()))
 
         def steady(rows: int) -> Make:
             def make(walk: Walk, target: Target) -> Arm:
