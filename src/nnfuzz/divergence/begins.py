@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nnfuzz.divergence.layers import Layer, compare, first_apart, first_jump, table
+from nnfuzz.divergence.layers import Layer, compare, first_apart, first_jump, noise, table, without_mistaken
 from nnfuzz.divergence.matching import Match, match_values
 from nnfuzz.divergence.values import Reader, Values, readers_of
 from nnfuzz.objectives.base import Objective
@@ -19,6 +19,8 @@ from nnfuzz.targets.outputs import named_outputs
 
 WORTH = 3
 """Layers that must be left of an optimised graph for it to be shown."""
+TELLING = 16
+"""Elements that a value must have for it to say something that nothing of B goes together with it."""
 SEEDS = 8
 """Seeds whose differences count as usual."""
 
@@ -30,6 +32,8 @@ class Begins:
     Attributes:
         layers: matched layers in the order of A. first: the one that jumps, None where none does.
         always: whether that one differs on the seeds already, while all before it agree.
+        last, alone: where nothing of B goes together with what A computes from some layer on, the last layer that has a
+            counterpart, and the first that has none; else "".
         by: how they were matched ("name", "correlation"). shows: whether the sides disagree in what was read too.
         notes: sentences.
     """
@@ -39,6 +43,8 @@ class Begins:
     by: str
     shows: bool
     always: bool = False
+    last: str = ""
+    alone: str = ""
     notes: list[str] = field(default_factory=list)
 
     def headline(self) -> str:
@@ -47,6 +53,8 @@ class Begins:
             return self.first.told() + (", while all before it agree" if self.always else "")
         if not self.layers:
             return "unknown: no layer of A belongs to one of B"
+        if self.alone:
+            return f"{self.alone}: from there on nothing of B goes together with A, up to {self.last} they agree"
         return "no single layer: no difference is much larger than on the seeds, so the input lies near a decision"
 
     def lines(self) -> list[str]:
@@ -56,7 +64,7 @@ class Begins:
         how = "by name" if self.by == "name" else "by correlation over the seeds"
         lines = ["relative difference layer by layer (matched " + how + "):"]
         lines += [f"  {line}" for line in table(self.layers, mark=self.first)]
-        if self.first is not None:
+        if self.first is not None or self.alone:
             lines.append(f"it begins at {self.headline()}")
         else:
             lines.append("no layer differs more than it does on the seeds: the input lies near the decision boundary")
@@ -102,15 +110,29 @@ class Parting:
                     "without ONNX Runtime's optimisation the sides agree: these are the values that outlive it"
                 )
                 return found
-        layers = compare(matches, here, seeds)
-        first, always = first_jump(layers, self._eps(here)), False
+        layers, eps = compare(matches, here, seeds), self._eps(here)
+        by = matches[0].by if matches else ""
+        if by == "correlation":
+            layers = without_mistaken(layers, eps)
+        first, always = first_jump(layers, eps), False
         if first is None and not self.derived:
-            first = first_apart(layers, self._eps(here))
+            first = first_apart(layers, eps)
             always = first is not None
+        last, alone = ("", "") if first is not None or by != "correlation" else self._alone(layers, eps)
         notes = [] if shows or self.deployed else [
             "without ONNX Runtime's optimisation the sides agree, and these values are without it"
         ]  # fmt: skip
-        return Begins(layers, first, matches[0].by if matches else "", shows, always, notes)
+        return Begins(layers, first, by, shows, always, last, alone, notes)
+
+    def _alone(self, layers: list[Layer], eps: float) -> tuple[str, str]:
+        """The last matched layer and the first of those behind it, where all the rest of A is without counterpart."""
+        if not layers or layers[-1].usual > noise(eps):
+            return "", ""
+        values, matched = self._usual()[0][0], {m.a for m in self._matches}
+        names = list(values)
+        rest = names[names.index(layers[-1].value) + 1 :] if layers[-1].value in names else []
+        telling = [n for n in rest if values[n].tensor.numel() >= TELLING and n not in matched]
+        return (layers[-1].name, values[telling[0]].layer) if len(telling) >= WORTH else ("", "")
 
     def _matches_known(self) -> list[Match]:
         self._usual()

@@ -20,8 +20,8 @@ BEYOND = 1.5
 """And this many times the largest one on any seed."""
 APART = 8.0
 """And this many times more than rounding is another result."""
-NOISE = 64.0
-"""Differences below this many units of eps are rounding."""
+NOISE, MOST_NOISE = 64.0, 8e-3
+"""Differences below so many units of eps, and at most so much, are rounding."""
 
 
 @dataclass(frozen=True)
@@ -119,27 +119,39 @@ def _reach(t: Tensor) -> tuple[float, float] | None:
     return (float(t.min()), float(t.max())) if t.numel() else None
 
 
+def noise(eps: float) -> float:
+    """What rounding explains, where the coarser side has this eps."""
+    return min(NOISE * eps, MOST_NOISE)
+
+
 def first_jump(layers: Sequence[Layer], eps: float) -> Layer | None:
     """The first layer whose difference is far above its usual one, and which is larger than any before it or has grown
     more than any before it; None where differences only grow by and by."""
     before, grown = 0.0, 1.0
     for layer in layers:
-        above = layer.here > NOISE * eps and layer.growth > JUMP and layer.here > BEYOND * layer.most
+        above = layer.here > noise(eps) and layer.growth > JUMP and layer.here > BEYOND * layer.most
         if above and (layer.here > JUMP * before or layer.growth > JUMP * grown):
             return layer
         if math.isfinite(layer.here):
             before = max(before, layer.here)
-            grown = max(grown, layer.growth) if layer.here > NOISE * eps else grown
+            grown = max(grown, layer.growth) if layer.here > noise(eps) else grown
     return None
+
+
+def without_mistaken(layers: Sequence[Layer], eps: float) -> list[Layer]:
+    """Without pairs that differ on the seeds while what is computed from them agrees: they were no pairs."""
+    agrees = [i for i, x in enumerate(layers) if x.usual <= noise(eps)]
+    last = agrees[-1] if agrees else -1
+    return [x for i, x in enumerate(layers) if i >= last or x.usual <= APART * noise(eps)]
 
 
 def first_apart(layers: Sequence[Layer], eps: float) -> Layer | None:
     """The first layer that differs on the seeds already, where all before it agree but for rounding. Of two models that
     should be one this is where they are not."""
     for before, layer in pairwise(layers):
-        if before.usual > NOISE * eps:
+        if before.usual > noise(eps):
             return None
-        if layer.usual > APART * NOISE * eps:
+        if layer.usual > APART * noise(eps):
             return layer
     return None
 

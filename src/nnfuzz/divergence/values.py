@@ -177,7 +177,8 @@ def leaves(model: Any) -> dict[str, nn.Module]:
         for name, module in inner.named_modules():
             path = ".".join(p for p in (prefix, name) if p)
             whole = not list(module.children()) or isinstance(module, _STANDING_IN)
-            if whole and not any(isinstance(m, _STANDING_IN) for m in _above(inner, name)):
+            script = isinstance(inner, torch.jit.ScriptModule)  # which knows no paths, and holds no stand-ins
+            if whole and (script or not any(isinstance(m, _STANDING_IN) for m in _above(inner, name))):
                 found[path] = module
     return found
 
