@@ -166,6 +166,7 @@ def test_hostile_text_goes_through(desk: Path) -> None:
     run = nnfuzz.fuzz_text("model.py:shout", "hostile.jsonl", objective=["echo:20", "empty", "utf8"], max_inputs=64,
                            max_new=32, max_shrink=20, out="run")  # fmt: skip
     assert run.stats.inputs == 64
+    assert {tuple(run.corpus.candidate(i)["prompt"].shape) for i in run.corpus} == {(1, 64), (1, 1024), (1, 262144)}
     assert "the output is empty" in causes(run)
     for finding in run.findings:
         assert main(["show", f"run/findings/{finding.id}"]) == 0

@@ -114,14 +114,16 @@ class TextClimber(Climber):
         all_ids = list(self.corpus.place)
         while len(near) + len(found) < WIDTH:
             near.append(all_ids[int(rng.integers(len(all_ids)))])
-        return found + [(unpack(self.corpus.candidate(i)[PROMPT])[0], i) for i in near]
+        every = found + [(unpack(self.corpus.candidate(i)[PROMPT])[0], i) for i in near]
+        key = self.corpus.place[every[0][1]][0]  # a brood is of one width
+        return [(ids, i) for ids, i in every if self.corpus.place[i][0] == key]
 
     def _climbed(
         self, goal: int, starts: list[tuple[list[int], int]], rng: np.random.Generator
     ) -> list[tuple[float, list[int], int]]:
         """All prompts that were scored, best first, each once."""
         texts = self.write([ids for ids, _ in starts])
-        room = self.text_space.width
+        room = self._room(starts[0][1])
         rows: list[tuple[float, list[int], int, list[int]]] = []
         for (ids, entry), text in zip(starts, texts, strict=True):
             wished = self._encoded(self._wish(goal, text))
@@ -163,6 +165,10 @@ class TextClimber(Climber):
             made.append(mutant)
         return made
 
+    def _room(self, entry: int) -> int:
+        """The width of the row that an entry is kept in."""
+        return self.corpus.buckets[self.corpus.place[entry][0]].inputs[PROMPT].view.shape[1]
+
     def _encoded(self, wish: str | None) -> list[int]:
         """The wish as the model's ids; nothing when it cannot say it."""
         if wish is None:
@@ -182,7 +188,7 @@ class TextClimber(Climber):
         bucket: Bucket = self.corpus.buckets[self.corpus.place[entries[0]][0]]
         rows = np.array([self.corpus.place[e][1] for e in entries])
         anchors = bucket.anchors(self.text_space).take(torch.from_numpy(bucket.anchor_rows[rows]))
-        x = pack([ids for _, ids, _ in pool], self.text_space.width)
+        x = pack([ids for _, ids, _ in pool], self._room(entries[0]))
         batch = self.text_space.project({PROMPT: x}, anchors)
         brood = Brood(batch, bucket, rows, [Group(NAME, slice(0, len(x)))], anchors, cost=COST)
         return Turn(brood, [], [], [])

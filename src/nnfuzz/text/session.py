@@ -107,18 +107,19 @@ class TextSession:
 
     def _run(self, resume: bool) -> Run:
         setup = self.setup
-        group = self._group()
-        store = self._store(group)
+        groups = self._groups()
+        store = self._store(groups)
         try:
-            fuzzer = self._fuzzer(group, store)
+            fuzzer = self._fuzzer(groups, store)
             self.reporter.start(self._info(fuzzer))
-            self._learn(fuzzer, group)
+            self._learn(fuzzer, groups)
             state = store.state() or {}
             if resume and state.get("counters"):
                 self._restore(fuzzer, state, store)
+                self._say_if_over(fuzzer.stats)
             else:
-                self._look_at_seeds(fuzzer, group)
-            fuzzer.stats.raw_rate = raw_rate(setup.target, group, fuzzer.most_rows)
+                self._look_at_seeds(fuzzer, groups)
+            fuzzer.stats.raw_rate = raw_rate(setup.target, _largest(groups), fuzzer.most_rows)
             return self._loop(fuzzer, store)
         except NnfuzzError:
             if self.store is None and isinstance(store, RunStore):
@@ -162,21 +163,26 @@ class TextSession:
 
     def examiner_alone(self) -> TextExaminer:
         """For shrinking a finding without a search."""
-        examiner = self._fuzzer(self._group(), NullStore()).examiner
+        examiner = self._fuzzer(self._groups(), NullStore()).examiner
         assert isinstance(examiner, TextExaminer)
         return examiner
 
-    def _group(self) -> SeedGroup:
-        prompts = self.setup.prompts
-        return SeedGroup({PROMPT: pack(prompts, self.setup.space.width)}, list(range(len(prompts))))
+    def _groups(self) -> list[SeedGroup]:
+        """The seeds by the width of their rows."""
+        setup = self.setup
+        found = []
+        for width in sorted(set(setup.widths)):
+            index = [i for i, w in enumerate(setup.widths) if w == width]
+            found.append(SeedGroup({PROMPT: pack([setup.prompts[i] for i in index], width)}, index))
+        return found
 
     # ------------------------------------------------------------------ the parts
 
-    def _fuzzer(self, group: SeedGroup, store: RunStore | NullStore) -> Fuzzer:
+    def _fuzzer(self, groups: list[SeedGroup], store: RunStore | NullStore) -> Fuzzer:
         settings, setup, together = self.settings, self.setup, self.together
         target: TextTarget = setup.target
         stats = Stats(seed=settings.seed, target=target.name, unit=target.unit)
-        corpus = Corpus(setup.space, most=max(settings.max_corpus, 2 * len(group.index)))
+        corpus = Corpus(setup.space, most=max(settings.max_corpus, 2 * len(setup.prompts)))
         frontier = GoalFrontier(together)
         random = settings.coverage == "none"
         climber = None
@@ -184,7 +190,7 @@ class TextSession:
 
             def write(prompts: list[list[int]]) -> list[str]:
                 trace = target.model.run(Prompts(prompts, setup.codec), settings.writing, states=False)
-                return together.read(trace, {PROMPT: pack(prompts, setup.space.width)}).texts
+                return together.read(trace, {PROMPT: pack(prompts, max(map(len, prompts)))}).texts
 
             climber = TextClimber(
                 together, target.model, setup.codec, setup.space, corpus, frontier, write, settings.writing
@@ -202,7 +208,7 @@ class TextSession:
             target=target, space=setup.space, corpus=corpus, stats=stats, sink=Sink(store), reseed=reseed,
             enrich=lambda finding, candidate: self.enrich(finding), announce=self.reporter.finding,
             elapsed=lambda: 0.0, shrink_budget=settings.max_shrink,
-            seeds={i: {PROMPT: group.batch[PROMPT][r]} for r, i in enumerate(group.index)}, objective=together,
+            seeds={i: {PROMPT: g.batch[PROMPT][r]} for g in groups for r, i in enumerate(g.index)}, objective=together,
         )  # fmt: skip
         coverage = text_coverage(settings.coverage, target.model)
         keeper = TextKeeper(corpus, frontier, coverage, settings.radius, bandit, stats, lambda: 0.0)
@@ -234,18 +240,20 @@ class TextSession:
 
     def _most_rows(self) -> int:
         """A rule of sizes alone, never of time, so that the same seed gives the same run."""
-        wide = self.setup.space.width + self.settings.max_new
+        widths = self.setup.widths
+        wide = sum(widths) // len(widths) + self.settings.max_new
         vocabulary = max(1, self.setup.model.out.size) if self.setup.model.shows_probabilities else 1
         fits = min(CELLS // wide, (32 * CELLS) // vocabulary)
         return max(LEAST_ROWS, min(MOST_ROWS, 1 << int(np.log2(max(1, fits)))))
 
     # ------------------------------------------------------------------ the seeds
 
-    def _learn(self, fuzzer: Fuzzer, group: SeedGroup) -> None:
+    def _learn(self, fuzzer: Fuzzer, groups: list[SeedGroup]) -> None:
+        group = _largest(groups)
         first = rows(group.batch, slice(0, fuzzer.most_rows))
         guarded = fuzzer.run(first, self.together, most_crashes=size(first))
         if guarded.trace is None:
-            if len(guarded.crashed) == len(group.index):
+            if len(guarded.crashed) == len(self.setup.prompts):
                 error = guarded.crashed[0][1]
                 told = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
                 raise ModelFailure(f"the model fails on every seed ({told})")
@@ -253,31 +261,34 @@ class TextSession:
         if fuzzer.keeper.coverage is not None:
             fuzzer.keeper.coverage.fit(guarded.trace, fuzzer.seed)
 
-    def _look_at_seeds(self, fuzzer: Fuzzer, group: SeedGroup) -> None:
+    def _look_at_seeds(self, fuzzer: Fuzzer, groups: list[SeedGroup]) -> None:
         """Seeds that misbehave are findings, and are mutated all the same: only those that crash stay outside."""
-        for start in range(0, len(group.index), fuzzer.most_rows):
-            if start and fuzzer.late():
-                break
-            self._admit(fuzzer, rows(group.batch, slice(start, start + fuzzer.most_rows)), start)
+        for group in groups:
+            for start in range(0, len(group.index), fuzzer.most_rows):
+                if len(fuzzer.corpus) and fuzzer.late():
+                    break
+                part = slice(start, start + fuzzer.most_rows)
+                self._admit(fuzzer, rows(group.batch, part), group.index[part])
         fuzzer.commit([])
 
-    def _admit(self, fuzzer: Fuzzer, batch: dict[str, torch.Tensor], start: int) -> None:
+    def _admit(self, fuzzer: Fuzzer, batch: dict[str, torch.Tensor], given: list[int]) -> None:
         keeper = fuzzer.keeper
         assert isinstance(keeper, TextKeeper)
         guarded = fuzzer.run(batch, self.together, most_crashes=size(batch))
         for row, error in guarded.crashed:
-            self._seed_hit(fuzzer, batch, row, start, hash_of(error), error)
+            self._seed_hit(fuzzer, batch, row, given[row], hash_of(error), error)
         if guarded.trace is None:
             return
         ran = copy_rows(batch, guarded.ran)
         verdict = self.together.judge(guarded.trace, ran)
         for at in verdict.hits.nonzero()[:, 0].tolist():
             assert verdict.keys is not None
-            self._seed_hit(fuzzer, batch, int(guarded.ran[at]), start, int(verdict.keys[at]))
+            row = int(guarded.ran[at])
+            self._seed_hit(fuzzer, batch, row, given[row], int(verdict.keys[at]))
         count = size(ran)
         scores = verdict.score.tolist() if verdict.score is not None else [float("nan")] * count
         vectors = keeper.vectors(guarded.trace, count)
-        index = [start + int(r) for r in guarded.ran]
+        index = [given[int(r)] for r in guarded.ran]
         first = len(fuzzer.corpus.parent)
         if keeper.novelty is None:
             keeper.admit_seeds(ran, vectors, index, scores)
@@ -287,17 +298,17 @@ class TextSession:
             keeper.offer(first + row, verdict.goals[row])
 
     def _seed_hit(
-        self, fuzzer: Fuzzer, batch: Any, row: int, start: int, key: int, error: Exception | None = None
+        self, fuzzer: Fuzzer, batch: Any, row: int, index: int, key: int, error: Exception | None = None
     ) -> None:
         if fuzzer.examiner.which(self.together, key, [0.0]) is not None:
             lone = copy_rows(batch, np.array([row]))
             anchors = self.setup.space.anchors(lone)
-            hit = Hit(lone, anchors, start + row, None, SEED_MUTATOR, key, self.together, error)
+            hit = Hit(lone, anchors, index, None, SEED_MUTATOR, key, self.together, error)
             fuzzer.examiner.examine(hit)
 
     # ------------------------------------------------------------------ store and resume
 
-    def _store(self, group: SeedGroup) -> RunStore | NullStore:
+    def _store(self, groups: list[SeedGroup]) -> RunStore | NullStore:
         if self.store is not None:
             return self.store
         if self.out is None:
@@ -305,8 +316,9 @@ class TextSession:
         store = RunStore.create(self.out, self.manifest())
         folder = store.path / "seeds"
         folder.mkdir(exist_ok=True)
-        write_tensors(folder / "0.safetensors", group.batch)
-        write_atomically(folder / "index.json", to_json({"groups": [group.index]}))
+        for n, group in enumerate(groups):
+            write_tensors(folder / f"{n}.safetensors", group.batch)
+        write_atomically(folder / "index.json", to_json({"groups": [g.index for g in groups]}))
         return store
 
     def manifest(self) -> dict[str, Any]:
@@ -339,6 +351,19 @@ class TextSession:
         found = changes(store.manifest.get("fingerprint"), self.fingerprint, cwd=self.settings.context.get("cwd"))
         if found:
             self.reporter.note(said(found, "the run began"))
+
+    def _say_if_over(self, stats: Stats) -> None:
+        """Limits count from the run's beginning: one that is used up already would end the run in silence."""
+        settings = self.settings
+        for used, limit, unit in (
+            (stats.seconds, settings.max_seconds, "seconds"),
+            (stats.inputs, settings.max_inputs, "prompts"),
+        ):
+            if limit is not None and used >= limit:
+                self.reporter.note(
+                    f"the run has used {used:,.0f} {unit} already and its limit is {limit:,.0f}, counted from its "
+                    "beginning: give a larger one"
+                )
 
     def enrich(self, finding: Finding) -> None:
         """What repro needs to know."""
@@ -392,8 +417,15 @@ def saved_prompts(run: Path) -> list[list[int]]:
     """The seeds of a run, as ids."""
     from nnfuzz.text.codec import unpack
 
-    from_json(run / "seeds" / "index.json")
-    return unpack(read_tensors(run / "seeds" / "0.safetensors")[PROMPT])
+    found: dict[int, list[int]] = {}
+    for n, index in enumerate(from_json(run / "seeds" / "index.json")["groups"]):
+        prompts = unpack(read_tensors(run / "seeds" / f"{n}.safetensors")[PROMPT])
+        found |= dict(zip(index, prompts, strict=True))
+    return [found[i] for i in sorted(found)]
+
+
+def _largest(groups: list[SeedGroup]) -> SeedGroup:
+    return max(groups, key=lambda g: len(g.index))
 
 
 def _weights(given: Any) -> Any:

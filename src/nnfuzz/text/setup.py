@@ -18,18 +18,20 @@ from nnfuzz.text.settings import TextSettings
 from nnfuzz.text.space import TextSpace, text_space
 from nnfuzz.text.target import TextTarget
 
-SHORT = 64
-"""Prompts may grow to this at least, or to twice the longest seed."""
+SHORT, STEP = 64, 4
+"""Prompts are kept in rows of these widths (64, 256, 1024 …), each row twice as wide as its seed at least where nothing
+else is said: one very long seed must not make all rows wide."""
 
 
 @dataclass
 class Setup:
-    """``prompts``: the seeds as ids of ``codec``. ``words``: the dictionary, as ids."""
+    """``prompts``: the seeds as ids of ``codec``, and ``widths`` the row of each. ``words``: the dictionary, as ids."""
 
     target: TextTarget
     codec: Codec
     space: TextSpace
     prompts: list[list[int]]
+    widths: list[int]
     words: list[list[int]]
     notes: list[str]
 
@@ -63,14 +65,15 @@ def set_up(
         prompts = [p for p in prompts if len(p) >= model.shortest]
     if not prompts:
         raise UsageError("all seeds are empty, and the model needs at least one character: give other seeds")
-    width = _width(settings, model, other, prompts)
+    width = _widest(settings, model, other, prompts)
     kept = [p for p in prompts if len(p) <= width]
     if len(kept) < len(prompts):
         notes.append(f"{len(prompts) - len(kept)} seeds are longer than {width} {codec.unit}s and are cut to their end")
         prompts = [p[-width:] for p in prompts]
-    space = text_space(codec, width, model.shortest)
+    widths = [width if settings.max_prompt else min(width, _class_of(len(p))) for p in prompts]
+    space = text_space(codec, max(widths), model.shortest)
     target = TextTarget(model, codec, settings.writing, other)
-    return Setup(target, codec, space, prompts, words, notes)
+    return Setup(target, codec, space, prompts, widths, words, notes)
 
 
 def _models(settings: TextSettings, given: Any, given_b: Any) -> tuple[LanguageModel, LanguageModel | None]:
@@ -116,9 +119,15 @@ def _alphabet_of(seeds: Sequence[Prompt], settings: TextSettings, known: str | N
     return Characters("".join(dict.fromkeys(characters)))
 
 
-def _width(settings: TextSettings, model: LanguageModel, other: LanguageModel | None, prompts: list[list[int]]) -> int:
-    longest = max(map(len, prompts))
-    width = settings.max_prompt or max(SHORT, longest if longest > 2048 else 2 * longest)
+def _class_of(length: int) -> int:
+    width = SHORT
+    while width < 2 * length:
+        width *= STEP
+    return width
+
+
+def _widest(settings: TextSettings, model: LanguageModel, other: LanguageModel | None, prompts: list[list[int]]) -> int:
+    width = settings.max_prompt or _class_of(max(map(len, prompts)))
     limits = [m.longest for m in (model, other) if m is not None and m.longest is not None and m.own_ids]
     if limits:
         room = min(limits) - (0 if model.classifies else settings.max_new) - 1

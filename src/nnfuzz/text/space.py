@@ -13,7 +13,7 @@ PROMPT = "prompt"
 
 
 class TextSpace(InputSpace):
-    """A space with the one input ``PROMPT``."""
+    """A space with the one input ``PROMPT``, in rows of any width up to the longest."""
 
     @property
     def prompt(self) -> InputSpec:
@@ -59,5 +59,5 @@ def legal_prompts(x: Tensor, spec: InputSpec) -> Tensor:
         at = torch.searchsorted(legal, ids).clamp(max=len(legal) - 1)
         ids, first = legal[at], int(legal[0])
     ids = torch.where(inside, ids, PAD)
-    need = spec.low.to(x.device) >= 0
+    need = spec.low[: x.shape[1]].to(x.device) >= 0
     return torch.where(need & (ids == PAD), first, ids).to(x.dtype)
