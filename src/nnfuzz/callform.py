@@ -163,9 +163,9 @@ def parameters(model: Callable[..., Any]) -> tuple[list[str], bool, bool]:
 
 def _scripted(model: Any) -> list[Any]:
     """The arguments of TorchScript, without the module itself, whatever its author called it."""
-    if isinstance(model, torch.jit.ScriptModule):
-        return list(model.forward.schema.arguments)[1:]
-    return list(model.schema.arguments)
+    bound = isinstance(model, torch.jit.ScriptModule)
+    arguments = list((model.forward if bound else model).schema.arguments)
+    return arguments[1:] if bound else arguments
 
 
 def _needed(model: Callable[..., Any]) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from nnfuzz.errors import UsageError
+from nnfuzz.errors import Unsupported, UsageError
 from nnfuzz.findings.confirm import confirm, judge_alone, outputs_of
 from nnfuzz.findings.finding import Finding, distance
 from nnfuzz.findings.save import load_finding
@@ -45,6 +45,8 @@ def repro(finding_dir: str | Path, model: Any = None, model_b: Any = None) -> Re
         from nnfuzz.text import again
 
         return again.repro(finding_dir, model, model_b)
+    if finding.symptom == "crash":
+        return _repro_crash(Path(finding_dir), finding)
     job = job_of(finding, finding_dir, model, model_b)
     with job.target_session():
         job.prepare()
@@ -70,6 +72,15 @@ def is_training(finding_dir: str | Path) -> bool:
 
 def _is_text(finding: Finding) -> bool:
     return bool(finding.details.get("run", {}).get("job") == "text")
+
+
+def _repro_crash(place: Path, finding: Finding) -> ReproResult:
+    from nnfuzz.crash.find import died_of
+
+    recorded, signal = f"recorded: {finding.symptom} ({finding.cause})", died_of(place / "repro.py")
+    if not signal:
+        return ReproResult(False, "", [recorded, "seen now: its process, one of its own, comes through"])
+    return ReproResult(True, finding.symptom, [recorded, f"seen now: its process, one of its own, died of {signal}"])
 
 
 def reseed(run: int) -> None:
@@ -153,6 +164,11 @@ def _ranges_of(finding: Finding, settings: Settings) -> Any:
 
 def job_of(finding: Finding, place: str | Path, model: Any, model_b: Any) -> Job:
     """The job that found it, with the seed of the finding as its only seed."""
+    if finding.symptom == "crash":
+        raise Unsupported(
+            f"{finding.id} takes the whole process down: only nnfuzz repro, in a process of its own, and its repro.py "
+            "run it"
+        )
     run = finding.details.get("run", {})
     settings = _settings_of(finding, Path(place))
     a = given_model(model, run, "model") or model_by_name(run, "model", place)

@@ -32,6 +32,7 @@ from nnfuzz.inputs import build_space
 from nnfuzz.jobs import Job, make_job, with_copy
 from nnfuzz.keeper import Keeper
 from nnfuzz.mutators import MUTATORS, Bandit, Mutator
+from nnfuzz.report.apart import last_words
 from nnfuzz.report.base import Reporter, RunInfo, SilentReporter
 from nnfuzz.report.words import near, plural, typed
 from nnfuzz.run import Run
@@ -110,9 +111,8 @@ class Session:
         try:
             fuzzer = self._fuzzer(space, groups, store)
             self.reporter.start(self._info(space, fuzzer))
-            if resume and (store.state() or {}).get(
-                "counters"
-            ):  # a run may be killed before it has looked at its seeds
+            self._say_if_cut_off(store)
+            if resume and (store.state() or {}).get("counters"):  # it may be killed before it has looked at its seeds
                 firstlook.learn(fuzzer, groups)
                 self._say_if_blind(fuzzer)
                 restore(fuzzer, store.state() or {}, store.records(), store.findings(), store.ancestry())
@@ -161,6 +161,18 @@ class Session:
     def _say_if_blind(self, fuzzer: Fuzzer) -> None:
         """A search that cannot find anything must not end with "nothing found" alone."""
         for text in dict.fromkeys(o.remark for o in fuzzer.objectives if o.remark):
+    def _say_if_cut_off(self, store: RunStore | NullStore) -> None:
+        """A session that wrote no end was killed, or the model took the process down: nobody was left to say which."""
+        if self.store is None or not isinstance(store, RunStore) or store.stopped():
+            return
+        batches = (store.state() or {}).get("counters", {}).get("batches")
+        where = "looking at its seeds" if batches is None else f"in batch {batches + 1}"
+        died = f" ({fatal})" if (fatal := last_words(store.path)) else ""
+        self.reporter.note(
+            f"the last session ended {where} without a word{died}: if it was the model that took the process down, "
+            f"nnfuzz crash {typed(store.path)} finds the input"
+        )
+
             self.reporter.note(text)
             self.blind.append(text)
 
@@ -181,6 +193,7 @@ class Session:
 
         def after_batch() -> None:
             nonlocal saved_at
+        store.write_stats(stats)  # from now on the run has no end until one is written
             found = list(fuzzer.examiner.findings.values())
             self.reporter.update(stats, found)
             if stats.seconds - saved_at >= 5.0:

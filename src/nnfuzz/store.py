@@ -134,6 +134,13 @@ class RunStore:
         self._writer()
         write_atomically(self.path / "stats.json", to_json(stats.to_json()))
 
+    def stopped(self) -> str:
+        """Why the last session ended, as stats.json has it; "" when it wrote no end, or cannot be read."""
+        try:
+            return str(from_json(self.path / "stats.json").get("stopped") or "")
+        except StoreError:
+            return ""
+
     def append_plot(self, stats: Stats) -> None:
         """One more row of plot_data.csv, whole or not at all."""
         self._writer()

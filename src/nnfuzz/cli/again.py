@@ -79,6 +79,26 @@ def explain(finding: FindingArgument, again: AgainOptions) -> int:
     return 0
 
 
+def crash(run: RunArgument, again: AgainOptions) -> int:
+    """After a run whose model took the process down: find the input that did it, one by one in a process of its own.
+
+    It becomes a finding, and nnfuzz resume goes on behind it. Exit status 1 when one is found, 0 when none is.
+    """
+    from nnfuzz.crash import find_crash
+    from nnfuzz.report.words import typed
+
+    words = [w for w in (again.model, again.model_b) if w is not None]
+    finding, said = find_crash(run, words)
+    typer.echo(said)
+    if finding is None:
+        return 0
+    place = run / "findings" / finding.id
+    typer.echo(f"{finding.id}  {finding.status}, saved in {typed(place)}")
+    typer.echo(f"rerun with  python {typed(place / 'repro.py')}")
+    typer.echo(f"go on with  nnfuzz resume {typed(run)}")
+    return FOUND
+
+
 def resume(
     run: RunArgument,
     again: AgainOptions,

@@ -23,6 +23,7 @@ _COMMANDS: dict[str, tuple[Command, str]] = {
     "sensitivity": (blame.sensitivity, FINDINGS),
     "show": (show.show, RUNS),
     "resume": (again.resume, RUNS),
+    "crash": (again.crash, RUNS),
 }
 
 for _name, (_command, _panel) in _COMMANDS.items():

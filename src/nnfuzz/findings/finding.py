@@ -21,8 +21,8 @@ class Finding:
     Attributes:
         id: ``F0001`` …, in order of discovery.
         objective: name of the objective that was hit.
-        symptom: "nan", "+inf", "-inf", "exception", "disagreement", "property", "rows" or
-            "dead gradient".
+        symptom: "nan", "+inf", "-inf", "exception", "disagreement", "property", "rows",
+            "dead gradient" or "crash".
         cause: what findings are deduplicated by; stable text such as ``nan in output at log (model.py:12)``.
         inputs: one candidate, as the model takes it (in sample mode with a leading axis of 1).
         outputs: what the model gave for it, by output name; of a pair ``a.*`` and ``b.*``.

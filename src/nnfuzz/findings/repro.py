@@ -103,8 +103,23 @@ def repro_script(finding: Finding, run: RunContext) -> str:
     return head + body + 'if __name__ == "__main__":\n    sys.exit(main(sys.argv[1:]))\n'
 
 
+_PYTEST_OF_A_CRASH = '''"""Fails while the model crashes the process; passes once it does not. Run: pytest"""
+
+import subprocess
+import sys
+from pathlib import Path
+
+
+def test_the_model_no_longer_crashes_on_{word}():
+    done = subprocess.run([sys.executable, str(Path(__file__).with_name("repro.py"))])
+    assert done.returncode == 0, {headline}
+'''
+
+
 def check_for(finding: Finding, run: RunContext) -> Callable[..., Any]:
     """Which of the checks in ``repro_parts`` sees this finding again."""
+    if finding.symptom == "crash":
+        return parts.fails_backward if finding.phase == "backward" else parts.fails_raising
     if finding.symptom == "exception":
         return parts.fails_raising
     if finding.symptom == "rows":
@@ -131,6 +146,8 @@ def _is_pair(finding: Finding, run: RunContext) -> bool:
 def pytest_script(finding: Finding) -> str:
     """The text of test_finding.py."""
     word = re.sub(r"\W", "_", finding.id)
+    if finding.symptom == "crash":
+        return _PYTEST_OF_A_CRASH.format(word=word, headline=repr(finding.headline()))
     return f'''"""Fails while the finding beside it does; passes once the model is mended. Run: pytest"""
 
 import importlib.util

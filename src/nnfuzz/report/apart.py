@@ -7,8 +7,10 @@ know only the latter.
 
 from __future__ import annotations
 
+import faulthandler
 import io
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -28,6 +30,8 @@ MOST_BYTES = 64 << 20
 """Beyond this what a model prints is dropped: a run of hours must not fill the disk with it."""
 TAIL = 20
 """Last lines that are shown when the run fails and its directory with them."""
+_LAST = 16 << 10
+"""So many bytes at the end of a log are looked through for what the interpreter writes as it dies."""
 _OUT, _ERR = 1, 2
 
 
@@ -61,6 +65,9 @@ class ModelOutput:
         kept = {fd: copy for fd in (_OUT, _ERR) if (copy := _duplicate(fd)) is not None}
         self._open = True
         self._lead()
+        told_of_death = faulthandler.is_enabled()
+        if not told_of_death and _ERR in kept:
+            faulthandler.enable(_ERR)  # where a model that crashes the process stood
         sys.stdout = sys.stderr = io.TextIOWrapper(
             _Following(self),
             encoding="utf-8",
@@ -73,6 +80,8 @@ class ModelOutput:
             _flush()
             sys.stdout, sys.stderr = before
             self._open = False
+            if not told_of_death:
+                faulthandler.disable()
             for fd, copy in kept.items():
                 os.dup2(copy, fd)
                 os.close(copy)
@@ -195,6 +204,16 @@ class ApartReporter:
 
     def close(self) -> None:
         self._reporter.close()
+
+
+def last_words(run: Path) -> str:
+    """``Segmentation fault``, where that is the last thing that the model's log of a run knows of; else ""."""
+    try:
+        text = (run / LOG).read_bytes()[-_LAST:].decode(errors="replace")
+    except OSError:
+        return ""
+    found: list[str] = re.findall(r"^Fatal Python error: (.+)$", text, re.MULTILINE)
+    return found[-1] if found else ""
 
 
 def _flush() -> None:
