@@ -298,6 +298,12 @@ class DiffJob(Job):
         renamed = [SeedGroup({pair.names[n]: t for n, t in g.batch.items() if n in pair.names}, g.index)
                    for g in given.groups]  # fmt: skip
         seeds = Seeds(pair.b.form, renamed, given.stacked)
+        if pair.b.mixes_rows and given.stacked and unit == "sample":
+            pair.b.adopt(plan_for(pair.b, as_whole(seeds, 1), Settings(), whole=False))
+            self._matched.append(
+                "B quantizes whatever it is given by one scale, so that rows change one another: it takes one at a time"
+            )
+            return
         try:
             pair.b.adopt(plan_for(pair.b, seeds, Settings(unit=unit), self.whole_shapes()))
         except (ModelFailure, UsageError):

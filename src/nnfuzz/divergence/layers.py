@@ -18,6 +18,12 @@ JUMP = 4.0
 """A layer jumps when its difference is this many times its usual one and this many times that of any layer before."""
 BEYOND = 1.5
 """And this many times the largest one on any seed."""
+NO_ORIGIN = {
+    "Softmax", "LogSoftmax", "Sigmoid", "Tanh", "_softmax", "_log_softmax", "sigmoid", "tanh", "LogSigmoid",
+    "Identity", "Cast", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Slice", "Dropout", "view", "clone",
+}  # fmt: skip
+"""What squashes hides a difference where it is sure and shows it where it is not, and what only passes on has none of
+its own: a difference that jumps there was there before."""
 APART = 8.0
 """And this many times more than rounding is another result."""
 NOISE, MOST_NOISE = 64.0, 8e-3
@@ -49,6 +55,8 @@ class Layer:
     reached: tuple[float, float] | None = None
     clipped: float = 0.0
     clipped_usually: float = 0.0
+    passive: bool = False
+    """Whether neither side can have made a difference here."""
 
     @property
     def growth(self) -> float:
@@ -103,6 +111,7 @@ def compare(
                 clipped_usually=statistics.median(limits.beyond(c) for c in clips if c is not None)
                 if limits is not None and any(c is not None for c in clips)
                 else 0.0,
+                passive=a.kind in NO_ORIGIN and b.kind in NO_ORIGIN,
             )
         )
     return found
@@ -130,7 +139,7 @@ def first_jump(layers: Sequence[Layer], eps: float) -> Layer | None:
     before, grown = 0.0, 1.0
     for layer in layers:
         above = layer.here > noise(eps) and layer.growth > JUMP and layer.here > BEYOND * layer.most
-        if above and (layer.here > JUMP * before or layer.growth > JUMP * grown):
+        if above and not layer.passive and (layer.here > JUMP * before or layer.growth > JUMP * grown):
             return layer
         if math.isfinite(layer.here):
             before = max(before, layer.here)

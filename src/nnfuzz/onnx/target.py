@@ -66,6 +66,7 @@ class OnnxTarget(TorchTarget):
         self.onnx = onnx
         self.program, trouble = interpreter_of(onnx)
         super().__init__(self.program or onnx, form, name=name or onnx.name, layers=layers)
+        self.mixes_rows = any(n.op_type.startswith("DynamicQuantize") for n in onnx.proto.graph.node)
         self.quantized = any(
             "Quantize" in n.op_type or n.op_type.startswith("QLinear") or n.op_type.endswith("Integer")
             for n in onnx.proto.graph.node

@@ -41,6 +41,8 @@ class TorchTarget(Target):
 
     trainable = True
     """Whether somebody may want the gradients themselves, and not only be led by them."""
+    mixes_rows = False
+    """Whether rows that run together change one another's results by design: one scale for all of them."""
     quantized = False
     """Whether it is a graph of quantized values, whose gradients are guesses and cost much."""
     parts = "module"

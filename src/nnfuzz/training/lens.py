@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from nnfuzz.probe import Hazard, Reading, Site, observe
 from nnfuzz.training.program import Batch, Program
+from nnfuzz.training.walk import seeded, statistics_kept
 
 PASS_MS, LOOK_MS = 0.3, 1.5  # of a tiny model: a training step, a traced pass with its gradient
 FLOPS = 6 / 2e7  # milliseconds per weight and row: three passes of a multiply-add at 20 GFLOP/s
@@ -59,11 +60,13 @@ def place(site: Site) -> str:
 
 
 class Lens:
-    """Reads distances. `targets` are those that training or inputs could move, found on natural data."""
+    """Reads distances. `targets` are those that training or inputs could move, found on natural data. `random`: the loss
+    draws random numbers, and distances with it."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
         self.targets: dict[str, Target] = {}
+        self.random = False
 
     def cost(self, weights: int, rows: int, of: int) -> float:
         """What one look at `rows` rows costs, in passes over a batch of `of` rows; an estimate, but always the same."""
@@ -73,6 +76,7 @@ class Lens:
     def survey(self, model: nn.Module, batch: Batch, rows: int) -> None:
         """Find the targets, with their distances on this batch."""
         model.train(not self.program.eval_loss)
+        self.random = self._draws(model, batch)
         seen = observe(self.program.loss, (model, self._live(batch)), rows=rows)
         for reading in seen.readings:
             distance = reading.distance.detach()
@@ -102,6 +106,13 @@ class Lens:
             if target.name in out:
                 target.best = min(target.best, float(torch.nan_to_num(out[target.name].detach(), nan=torch.inf).min()))
         return out
+
+    def _draws(self, model: nn.Module, batch: Batch) -> bool:
+        with statistics_kept(model), torch.no_grad():
+            seeded(1)
+            one = self.program.loss(model, dict(batch))
+            seeded(2)
+            return not torch.equal(one, self.program.loss(model, dict(batch)))
 
     def _live(self, batch: Batch) -> Batch:
         names = self.program.movable(batch)

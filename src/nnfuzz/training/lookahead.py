@@ -95,19 +95,22 @@ class Lookahead(Arm):
         if distance < self.near and self.covered > FAR and (hit := self._press()):
             return hit
         self.near = min(self.near, distance)
+        if (distance < NEAR or self.rounds % 16 == 0) and (
+            hit := self.check_scouts(self.scout, self.stream[0] | self._noise(), look)
+        ):
+            return hit
         self._climb(v, row)
         for _ in range(self._repeat):
             if hit := self.train(self.batch):
                 return hit
         self._replace()
-        if distance < NEAR or self.rounds % 16 == 0:
-            return self.check_scouts(self.scout, self.stream[0] | self._noise(), look)
         return None
 
     def _lost(self, distance: float) -> bool:
         """Records of the second half of the way are kept. Who has long been away from his goes back there, and makes
-        fewer steps at a time: what momentum has turned would not come back by itself."""
-        if self.target is None or not self.walk.returns:
+        fewer steps at a time: what momentum has turned would not come back by itself. Where distances are random
+        (dropout) a record is luck, and none is kept."""
+        if self.target is None or not self.walk.returns or self.scout.lens.random:
             return False
         if distance < self.near:
             self._stale, self._repeat = 0, min(self._repeat + 1, self.style.repeat)
@@ -170,6 +173,7 @@ class Lookahead(Arm):
         """J(batch) up to a factor, and its gradient by `leaves`."""
         total, sums = 0.0, [torch.zeros_like(x) for x in leaves]
         for sign in (1.0, -1.0):
+            seeded(self.walk.seed + self.rounds)  # the same dropout on both sides: its differences are larger than J's
             with shifted(self.walk.parameters, v, sign * epsilon), torch.set_grad_enabled(bool(leaves)):
                 loss = self.walk.program.loss(self.walk.model, batch)
                 if leaves and loss.requires_grad:
@@ -183,10 +187,7 @@ class Lookahead(Arm):
         """One other batch, taken in turn; it replaces the present one where J is larger."""
         makers = self._proposals(row)
         other = makers[self.rounds % len(makers)]()
-        seed = self.walk.seed + self.rounds
-        seeded(seed)
         now, _ = self._gain(self.batch, v, epsilon, [])
-        seeded(seed)
         then, _ = self._gain(other, v, epsilon, [])
         self.passes += 1.5
         if then > now:
