@@ -17,7 +17,7 @@ import torch
 
 import nnfuzz
 from nnfuzz import firstlook, gradient
-from nnfuzz.breed import Breeder
+from nnfuzz.breed import COSTLY_FROM, Breeder
 from nnfuzz.checkpoint import restore
 from nnfuzz.corpus import Corpus
 from nnfuzz.coverage import COVERAGES
@@ -48,6 +48,9 @@ from nnfuzz.store_seeds import load_seed_groups, save_seed_groups
 BATCH_BYTES, LAYER_BYTES = 8 << 20, 4 << 20
 """Inputs of one batch, and the largest result of a layer for it: beyond that a batch no longer fits into a core's
 caches, and convolutional networks lose half their speed."""
+CHUNKED = 4
+"""A target that runs a batch in parts of its own size gets batches so many times as large: what mutators cost is spread
+over more rows."""
 MOST_ROWS = {"rows": 2048, "fold": 512, "vmap": 512, "loop": 32}
 
 
@@ -225,7 +228,9 @@ class Session:
         frontier = Frontier(total)
         bandit, mutators = self._mutators(space)
         schedule = Schedule(corpus, frontier, settings.schedule)
-        breeder = Breeder(space, corpus, schedule, mutators, bandit, settings.seed, target.device)
+        full = settings.batch_size or most_rows(target, groups)
+        costly_from = min(COSTLY_FROM, full) if chunked(target) else COSTLY_FROM
+        breeder = Breeder(space, corpus, schedule, mutators, bandit, settings.seed, target.device, costly_from)
 
         def reseed(run: int) -> None:
             seed_all(settings.seed + run, target.device)
@@ -259,7 +264,7 @@ class Session:
         fuzzer = Fuzzer(
             parts,
             seed=settings.seed,
-            most_rows=settings.batch_size or most_rows(target, groups),
+            most_rows=full,
             commit=store.commit if isinstance(store, RunStore) else None,
         )
         keeper.elapsed = fuzzer.elapsed
@@ -340,13 +345,19 @@ def _sites(examiner: Examiner) -> set[str]:
     return {f.site.key for f in examiner.findings.values() if f.site is not None}
 
 
+def chunked(target: Any) -> bool:
+    """Whether the target runs a batch in parts of a size that suits it, however large the batch is."""
+    return bool(getattr(getattr(target, "a", target), "chunk", 0))
+
+
 def most_rows(target: Any, groups: list[SeedGroup]) -> int:
     """Rows of a full batch: bounded by memory and by how the target runs. A rule of shapes alone, never of time, so
     that the same seed gives the same run."""
     widest = max(sum(t[0].numel() * t.element_size() for t in g.batch.values()) for g in groups)
     side = getattr(target, "a", target)
     most = MOST_ROWS.get(getattr(side, "manner", "rows"), 512)
-    fits = min(BATCH_BYTES // max(1, widest), LAYER_BYTES // max(1, getattr(side, "widest", 0)))
+    room = CHUNKED * BATCH_BYTES if chunked(target) else BATCH_BYTES
+    fits = min(room // max(1, widest), LAYER_BYTES // max(1, getattr(side, "widest", 0)))
     return max(8, min(most, 1 << int(np.log2(max(1, fits)))))
 
 
