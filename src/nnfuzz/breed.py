@@ -69,7 +69,10 @@ class Breeder:
         bandit: Bandit,
         seed: int,
         device: torch.device,
+        costly_from: int = COSTLY_FROM,
     ):
+        """``costly_from``: rows of a batch in which costly mutators are rationed."""
+        self.costly_from = costly_from
         self.space, self.corpus, self.schedule = space, corpus, schedule
         self.mutators, self.bandit, self.seed = mutators, bandit, seed
         self.pool = shared_pool(device)
@@ -96,7 +99,7 @@ class Breeder:
     def balanced(self, names: list[str], count: int, rng: np.random.Generator) -> list[str]:
         """The names (a random one if there is none), and in a large batch a one-pass mutator among them."""
         cheap = [n for n in self.mutators if self.mutators[n].cheap]
-        if count >= COSTLY_FROM and cheap and not any(n in cheap for n in names):
+        if count >= self.costly_from and cheap and not any(n in cheap for n in names):
             return [*names, cheap[int(rng.integers(len(cheap)))]]
         if not names and self.mutators:
             return [list(self.mutators)[int(rng.integers(len(self.mutators)))]]
@@ -107,7 +110,7 @@ class Breeder:
         the one-pass mutators share the rest: else mutating would cost more than the model."""
         equal = max(1, count // len(names))
         cheap = [self.mutators[n].cheap for n in names]
-        if count < COSTLY_FROM or not any(cheap):
+        if count < self.costly_from or not any(cheap):
             return [equal] * len(names)
         small = min(equal, max(LEAST_GROUP, count // COSTLY_SHARE))
         large = (count - small * cheap.count(False)) // cheap.count(True)

@@ -110,7 +110,7 @@ class Fuzzer:
         objective = self.objectives[0 if self.stats.batches % self._backward_every else -1]
         count = self._batch_size(objective, limits)
         self._in_tail = self._in_tail or not self._fits(limits)
-        names = self.parts.bandit.choose(rng, _groups(count))
+        names = self.parts.bandit.choose(rng, _groups(count, self.parts.breeder.costly_from))
         if self._may_climb(limits) and (gradient.NAME in names or self._wants_to_climb()):
             self._climb(rng)
         mutators = self.parts.breeder.balanced([n for n in names if n != gradient.NAME], count, rng)
@@ -271,9 +271,9 @@ class Fuzzer:
         self.keeper.admitted = []
 
 
-def _groups(count: int) -> int:
-    if count >= COSTLY_FROM:
-        return 1 if count >= LARGE else FEW_GROUPS
+def _groups(count: int, costly_from: int) -> int:
+    if count >= costly_from:
+        return 1 if count >= LARGE or costly_from < COSTLY_FROM else FEW_GROUPS
     return max(1, min(MOST_GROUPS, count // LEAST_GROUP))
 
 

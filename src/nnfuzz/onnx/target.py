@@ -25,7 +25,7 @@ from nnfuzz.targets.outputs import named_outputs
 from nnfuzz.targets.torch import TorchTarget
 from nnfuzz.targets.unit import Plan, several
 
-CHUNK_BYTES = 1 << 20
+CHUNK_BYTES = 640 << 10
 """The largest value inside the graph for the rows that one call of ONNX Runtime takes: beyond that its working memory
 leaves the processor's caches, and convolutional networks lose half their speed."""
 TRACED_BYTES = 256 << 20
