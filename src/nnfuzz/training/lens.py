@@ -60,8 +60,10 @@ def place(site: Site) -> str:
 
 
 class Lens:
-    """Reads distances. `targets` are those that training or inputs could move, found on natural data. `random`: the loss
-    draws random numbers, and distances with it."""
+    """Reads distances.
+
+    targets: those that training or inputs could move, found on natural data. random: the loss draws random numbers.
+    """
 
     def __init__(self, program: Program) -> None:
         self.program = program
