@@ -125,7 +125,15 @@ def searched(
 
 
 def compare(
-    model: Any, prompts: list[str], words: list[str], *, written: int, max_new: int, repeats: int, times: int = 3
+    model: Any,
+    prompts: list[str],
+    words: list[str],
+    *,
+    written: int,
+    max_new: int,
+    repeats: int,
+    times: int = 3,
+    temperature: float = 0.0,
 ) -> dict[str, Any]:
     """Words surfaced and repetitions found by each way, seed by seed."""
     told: dict[str, Any] = {}
@@ -134,7 +142,9 @@ def compare(
         for seed in range(repeats):
             began = time.perf_counter()
             objective = [f"words:{','.join(words)}", f"repeat:{times}"]
-            run, session = searched(model, way, objective, prompts, seed, written=written, max_new=max_new)
+            run, session = searched(
+                model, way, objective, prompts, seed, written=written, max_new=max_new, temperature=temperature
+            )
             causes = [f.cause for f in run.findings if f.confirmed]
             found = [w for w in words if f"blacklisted word {w!r}" in causes]
             again = [c for c in causes if "in a row" in c]

@@ -74,13 +74,14 @@ def loaded(path: Path) -> CharLSTM:
     return model.eval()
 
 
-def compare(path: Path, written: int, repeats: int) -> None:
+def compare(path: Path, written: int, repeats: int, temperature: float) -> None:
     model = loaded(path)
     words = lab.rare_words(lab.texts()[0])
     prompts = lab.seeds(lab.texts()[1])
     print(f"{bits(model):.3f} bits a character; words: {', '.join(words)}")
     model.eval()
-    told = lab.compare(model, prompts, words, written=written, max_new=MAX_NEW, repeats=repeats)
+    told = lab.compare(model, prompts, words, written=written, max_new=MAX_NEW, repeats=repeats,
+                       temperature=temperature)  # fmt: skip
     lab.save("text_lstm", {"bits": bits(model), "words": words, "prompts": prompts, "runs": told})
     print(lab.table(told))
 
@@ -138,6 +139,7 @@ def main() -> None:
     parser.add_argument("--hidden", type=int, default=256)
     parser.add_argument("--written", type=int, default=1_000_000)
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--prompts", type=int, default=10_000)
     parser.add_argument("--threads", type=int, default=1)
     given = parser.parse_args()
@@ -145,7 +147,7 @@ def main() -> None:
     if given.what == "train":
         train(given.model, given.minutes, given.hidden, given.go_on)
     elif given.what == "compare":
-        compare(given.model, given.written, given.repeats)
+        compare(given.model, given.written, given.repeats, given.temperature)
     elif given.what == "speed":
         speed(given.model)
     else:

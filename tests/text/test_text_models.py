@@ -139,6 +139,11 @@ def test_what_a_model_writes_is_a_wish_fulfilled(prompt: str, temperature: float
     score = model.wish([model.out.encode(prompt)] * 2, ids, writing, gains=False).score
     assert score[0] == pytest.approx(0.0, abs=1e-4)
     assert score[1] < -1e-5
+    stops = torch.zeros(len(ALPHABET), dtype=torch.bool)
+    stops[ALPHABET.index(text[5])] = True
+    begun = [ids[0][:5]]
+    assert model.wish([model.out.encode(prompt)], begun, writing, gains=False, stops=stops).score[0] > -1e-4
+    assert model.wish([model.out.encode(prompt)], begun, writing, gains=False, stops=~stops).score[0] < -1e-5
 
 
 def test_black_boxes_answer_texts_or_bytes() -> None:

@@ -107,7 +107,7 @@ def test_repeated_words(text: str, expected: bool) -> None:
 def test_repeats_have_a_slope_and_a_wish() -> None:
     scores = look("repeat:4", ["a b c", "a a b", "a a a b"]).scores[:, 0]
     assert scores[0] < scores[1] < scores[2] < 1
-    assert make_objective("repeat:3").wish(0, "one two two three") == " two two two "
+    assert make_objective("repeat:3").wish(0, 0, "one two two three") == " two two two"
 
 
 def plain_loop(row: list[int], times: int) -> float:

@@ -26,18 +26,24 @@ from nnfuzz.text.models.base import LanguageModel, Writing
 from nnfuzz.text.objectives import Together
 from nnfuzz.text.space import PROMPT, TextSpace
 
-ROUNDS = 4
+ROUNDS = 12
 WIDTH = 8
 """Prompts that a round goes on with."""
-TRIES = 8
+TRIES = 16
 """Mutants of each."""
-BEST = 64
+BEST = 128
 """Exchanges of largest first-order gain that a mutant draws from."""
-EMITTED = 32
+EMITTED = 16
+GAIN = 0.95
+"""A turn must bring what is lacking down to this share, or the goal is wished for in another way."""
 COST = 2
 """A candidate of a turn costs about as much as so many plain ones."""
-LONGEST = 32
+LONGEST = 24
 """Longer prompts are cut to their end for a turn: what is far away moves little and costs much."""
+
+
+Scored = tuple[float, list[int], int]
+"""The score of a prompt's wish, the prompt, and the entry of the corpus that it comes from."""
 
 
 class TextClimber(Climber):
@@ -61,11 +67,14 @@ class TextClimber(Climber):
         self.objective, self.model, self.codec = objective, model, codec
         self.text_space, self.corpus, self.frontier, self.write = space, corpus, frontier, write
         self.writing = writing
-        self.pools: dict[int, list[tuple[float, list[int], int]]] = {}
-        """Of each goal the best prompts so far: the score of the wish, ids, and the entry they come from."""
+        self.pools: dict[tuple[int, int], list[Scored]] = {}
+        """Of each goal and way to wish for it, what the last turn ended with; gone once a turn brings nothing more."""
+        self.ways: dict[int, int] = {}
+        """How often a goal was wished for in vain: another way is next."""
         self.trouble = ""
         self.turns = 0
         self.late = lambda: False
+        self._stops: Tensor | None = None
 
     @property
     def most(self) -> int:
@@ -85,60 +94,77 @@ class TextClimber(Climber):
             return None
         goal = goals[self.turns % len(goals)]
         self.turns += 1
+        way = self.ways.get(goal, 0) % self.objective.parts[self.objective.goals[goal][0]].wishes
+        before = self.pools.pop((goal, way), [])
         try:
-            pool = self._climbed(goal, self._starting_points(goal, rng), rng)
+            pool = self._climbed(goal, way, self._starting_points(goal, before, rng), rng)
         except NnfuzzError:
             raise
         except Exception as error:  # a model without gradients is still mutated; the run says so
             self.trouble = f"{type(error).__name__}: {error}"[:200]
             return None
-        self.pools[goal] = pool[:WIDTH]
+        if pool and pool[0][0] > (GAIN * before[0][0] if before else -np.inf):
+            self.pools[goal, way] = pool[:WIDTH]  # the next turn of this goal goes on here
+        else:
+            self.ways[goal] = self.ways.get(goal, 0) + 1
         return self._brood(pool[:EMITTED]) if pool else None
 
     def judged(self, turn: Turn) -> None:
         """Nothing to learn: what was admitted is the corpus' business."""
 
     def _goals(self) -> list[int]:
-        return [g for g in self.objective.open if self._wish(g, "some words") is not None]
+        return [g for g in self.objective.open if self.objective.parts[self.objective.goals[g][0]].wishes]
 
-    def _wish(self, goal: int, text: str) -> str | None:
+    def _wish(self, goal: int, way: int, text: str) -> str | None:
         part, number = self.objective.goals[goal]
-        return self.objective.parts[part].wish(number, text)
+        return self.objective.parts[part].wish(number, way, text)
+
+    @property
+    def stops(self) -> Tensor:
+        """bool ``(vocabulary,)``: ids whose text ends a word."""
+        if self._stops is None:
+            out = self.model.out
+            pieces = out.pieces(list(range(out.size)))
+            self._stops = torch.tensor([not (p[:1].isalnum() or p[:1] == "_") for p in pieces])
+        return self._stops
 
     # ------------------------------------------------------------------ the climb
 
-    def _starting_points(self, goal: int, rng: np.random.Generator) -> list[tuple[list[int], int]]:
-        """Half of the goal's own pool, a quarter of its frontier, the rest from anywhere in the corpus."""
-        found = [(ids, entry) for _, ids, entry in self.pools.get(goal, [])[: WIDTH // 2] if entry in self.corpus.place]
-        near = [i for i in self.frontier.best(goal) if i in self.corpus.place][: WIDTH // 4]
-        all_ids = list(self.corpus.place)
-        while len(near) + len(found) < WIDTH:
-            near.append(all_ids[int(rng.integers(len(all_ids)))])
-        every = found + [(unpack(self.corpus.candidate(i)[PROMPT])[0], i) for i in near]
+    def _starting_points(self, goal: int, pool: list[Scored], rng: np.random.Generator) -> list[tuple[list[int], int]]:
+        """Where the last turn ended; else a quarter of the goal's frontier, the rest from anywhere in the corpus."""
+        every = [(ids, entry) for _, ids, entry in pool if entry in self.corpus.place]
+        if not every:
+            near = [i for i in self.frontier.best(goal) if i in self.corpus.place][: WIDTH // 4]
+            all_ids = list(self.corpus.place)
+            near += [all_ids[int(i)] for i in rng.integers(0, len(all_ids), WIDTH - len(near))]
+            every = [(unpack(self.corpus.candidate(i)[PROMPT])[0], i) for i in near]
         key = self.corpus.place[every[0][1]][0]  # a brood is of one width
         return [(ids, i) for ids, i in every if self.corpus.place[i][0] == key]
 
     def _climbed(
-        self, goal: int, starts: list[tuple[list[int], int]], rng: np.random.Generator
-    ) -> list[tuple[float, list[int], int]]:
+        self, goal: int, way: int, starts: list[tuple[list[int], int]], rng: np.random.Generator
+    ) -> list[Scored]:
         """All prompts that were scored, best first, each once."""
         texts = self.write([ids for ids, _ in starts])
         room = self._room(starts[0][1])
         rows: list[tuple[float, list[int], int, list[int]]] = []
         for (ids, entry), text in zip(starts, texts, strict=True):
-            wished = self._encoded(self._wish(goal, text))
+            wished = self._encoded(self._wish(goal, way, text))
             if wished and ids:
                 rows.append((-np.inf, ids[-min(LONGEST, room) :], entry, wished))
-        seen: dict[tuple[int, ...], tuple[float, list[int], int]] = {}
+        seen: dict[tuple[int, ...], Scored] = {}
         for _ in range(ROUNDS):
             if not rows or self.late():
                 break
-            wish = self.model.wish([r[1] for r in rows], [r[3] for r in rows], self.writing, gains=True)
+            wish = self.model.wish(
+                [r[1] for r in rows], [r[3] for r in rows], self.writing, gains=True, stops=self.stops
+            )
             assert wish.gains is not None
             rows = [(float(p), *r[1:]) for p, r in zip(wish.score, rows, strict=True)]
             tries = [(0.0, made, r[2], r[3]) for r, g in zip(rows, wish.gains, strict=True)
                      for made in self._exchanged(r[1], g, rng)]  # fmt: skip
-            score = self.model.wish([t[1] for t in tries], [t[3] for t in tries], self.writing, gains=False).score
+            asked = [t[1] for t in tries], [t[3] for t in tries]
+            score = self.model.wish(*asked, self.writing, gains=False, stops=self.stops).score
             tries = [(float(p), *t[1:]) for p, t in zip(score, tries, strict=True)]
             rows = sorted([*rows, *tries], key=lambda r: -r[0])
             for p, ids, entry, _ in rows:
@@ -183,7 +209,7 @@ class TextClimber(Climber):
 
     # ------------------------------------------------------------------ what comes of it
 
-    def _brood(self, pool: list[tuple[float, list[int], int]]) -> Turn:
+    def _brood(self, pool: list[Scored]) -> Turn:
         entries = [entry for _, _, entry in pool]
         bucket: Bucket = self.corpus.buckets[self.corpus.place[entries[0]][0]]
         rows = np.array([self.corpus.place[e][1] for e in entries])
@@ -194,12 +220,14 @@ class TextClimber(Climber):
         return Turn(brood, [], [], [])
 
     def to_json(self) -> dict[str, Any]:
-        pools = {str(g): [[p, ids, entry] for p, ids, entry in pool] for g, pool in self.pools.items()}
-        return {"pools": pools, "turns": self.turns, "trouble": self.trouble}
+        pools = [[goal, way, [list(each) for each in pool]] for (goal, way), pool in self.pools.items()]
+        ways = [[goal, count] for goal, count in self.ways.items()]
+        return {"pools": pools, "turns": self.turns, "ways": ways, "trouble": self.trouble}
 
     def load(self, data: dict[str, Any]) -> None:
-        self.pools = {int(g): [(p, ids, e) for p, ids, e in pool] for g, pool in data.get("pools", {}).items()}
+        self.pools = {(g, way): [(p, ids, e) for p, ids, e in pool] for g, way, pool in data.get("pools", [])}
         self.turns, self.trouble = data.get("turns", 0), data.get("trouble", "")
+        self.ways = dict(data.get("ways", []))
 
 
 def _distinct(rows: list[tuple[float, list[int], int, list[int]]]) -> list[tuple[float, list[int], int, list[int]]]:

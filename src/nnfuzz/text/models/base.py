@@ -109,8 +109,17 @@ class LanguageModel(ABC):
     def run(self, prompts: Prompts, writing: Writing, *, states: bool = True) -> Trace:
         """Continues every prompt. Raises whatever the model raises."""
 
-    def wish(self, prompts: list[list[int]], wishes: list[list[int]], writing: Writing, *, gains: bool) -> Wish:
-        """Scores continuations that the model would not write by itself, see ``Wish``."""
+    def wish(
+        self,
+        prompts: list[list[int]],
+        wishes: list[list[int]],
+        writing: Writing,
+        *,
+        gains: bool,
+        stops: Tensor | None = None,
+    ) -> Wish:
+        """Scores continuations that the model would not write by itself, see ``Wish``. ``stops``: bool
+        ``(vocabulary,)``, one of which must follow."""
         raise NotImplementedError
 
     @property

@@ -101,7 +101,15 @@ class HuggingFace(LanguageModel):
             ids = [p or [self._fill] for p in ids]
         return ids
 
-    def wish(self, prompts: list[list[int]], wishes: list[list[int]], writing: Writing, *, gains: bool) -> Wish:
+    def wish(
+        self,
+        prompts: list[list[int]],
+        wishes: list[list[int]],
+        writing: Writing,
+        *,
+        gains: bool,
+        stops: Tensor | None = None,
+    ) -> Wish:
         assert self._embedding is not None
         head = [] if self.start is None else [self.start]
 
@@ -109,7 +117,9 @@ class HuggingFace(LanguageModel):
             mask = torch.ones_like(ids)
             return self.model(input_ids=ids, attention_mask=mask, use_cache=False).logits  # type: ignore[no-any-return]
 
-        made, run = wish_through(forward, self._embedding, head, prompts, wishes, writing, self.device, gains=gains)
+        made, run = wish_through(
+            forward, self._embedding, head, prompts, wishes, writing, self.device, gains=gains, stops=stops
+        )
         self.spent += run
         return made
 

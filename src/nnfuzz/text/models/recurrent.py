@@ -64,7 +64,15 @@ class LogitsModule(LanguageModel):
         self.spent += sum(map(len, ids)) + len(ids) * chooser.length
         return Trace(chooser.outputs(), pooled.layers() if pooled is not None else {})
 
-    def wish(self, prompts: list[list[int]], wishes: list[list[int]], writing: Writing, *, gains: bool) -> Wish:
+    def wish(
+        self,
+        prompts: list[list[int]],
+        wishes: list[list[int]],
+        writing: Writing,
+        *,
+        gains: bool,
+        stops: Tensor | None = None,
+    ) -> Wish:
         assert self._embedding is not None
         head = [] if self.start is None else [self.start]
 
@@ -72,7 +80,9 @@ class LogitsModule(LanguageModel):
             found = self._logits(ids)
             return found[0] if self.stateful else found  # type: ignore[no-any-return]
 
-        made, run = wish_through(forward, self._embedding, head, prompts, wishes, writing, self.device, gains=gains)
+        made, run = wish_through(
+            forward, self._embedding, head, prompts, wishes, writing, self.device, gains=gains, stops=stops
+        )
         self.spent += run
         return made
 

@@ -24,17 +24,28 @@ def embedding_of(module: nn.Module, vocabulary: int) -> nn.Embedding | None:
     return sized[0] if sized else None
 
 
-def _lacks(logits: Tensor, ids: Tensor, wanted: Tensor, writing: Writing) -> Tensor:
-    """``(batch, length)``, at most 0: by how much each wanted id falls short of the largest other one."""
-    if writing.temperature:
-        logits = torch.log_softmax(logits, -1) / writing.temperature
-        step = wanted.long().cumsum(1) - 1
-        count = min(int(wanted.sum(1).max()), writing.max_new)
-        noise = [noise_of(writing, t, (1, logits.shape[2]), logits.device) for t in range(count)]
-        logits = logits + torch.cat(noise)[step.clamp(0, count - 1)]
+def _as_chosen(logits: Tensor, wanted: Tensor, writing: Writing) -> Tensor:
+    """What the choice at each place is made from: the logits, or with temperature and the noise of its step."""
+    if not writing.temperature:
+        return logits
+    step = torch.cat([wanted[:, 1:], wanted.new_zeros(len(wanted), 1)], 1).long().cumsum(1)
+    step = step - torch.cat([wanted[:, 1:], wanted.new_zeros(len(wanted), 1)], 1).long()  # of the id that follows
+    count = int(step.max()) + 1
+    noise = [noise_of(writing, t, (1, logits.shape[2]), logits.device) for t in range(count)]
+    return torch.log_softmax(logits, -1) / writing.temperature + torch.cat(noise)[step]
+
+
+def _lacks(logits: Tensor, ids: Tensor, wanted: Tensor) -> Tensor:
+    """``(batch,)``, at most 0: by how much the wanted ids fall short of the largest others."""
     mine = logits.gather(2, ids[:, :, None])
     others = logits.scatter(2, ids[:, :, None], -torch.inf).amax(2)
-    return torch.where(wanted, (mine[:, :, 0] - others).clamp(max=0.0), 0.0)
+    return torch.where(wanted, (mine[:, :, 0] - others).clamp(max=0.0), 0.0).sum(1)
+
+
+def _lacks_stop(logits: Tensor, stops: Tensor) -> Tensor:
+    """The same for an id that ends a word, any of them."""
+    best = logits.masked_fill(~stops, -torch.inf).amax(1)
+    return (best - logits.masked_fill(stops, -torch.inf).amax(1)).clamp(max=0.0)
 
 
 def wish_through(
@@ -47,6 +58,7 @@ def wish_through(
     device: torch.device,
     *,
     gains: bool,
+    stops: Tensor | None,
 ) -> tuple[Wish, int]:
     """``forward``: int64 ``(batch, length)`` → logits, causal. ``head``: ids before every prompt.
 
@@ -70,8 +82,11 @@ def wish_through(
     try:
         with torch.inference_mode(False), torch.set_grad_enabled(gains):
             logits = forward(packed).float()
-            lacks = _lacks(logits[:, :-1], packed[:, 1:], wanted[:, 1:], writing)
-            total = lacks.sum(1)
+            logits = _as_chosen(logits, wanted, writing)
+            total = _lacks(logits[:, :-1], packed[:, 1:], wanted[:, 1:])
+            if stops is not None:
+                last = torch.tensor([len(ids) - 1 for ids in rows], device=device)
+                total = total + _lacks_stop(logits[torch.arange(len(rows), device=device), last], stops.to(device))
             found = torch.autograd.grad(total.sum(), caught[0])[0] if gains else None
     finally:
         if handle is not None:

@@ -118,8 +118,12 @@ class TextObjective(ABC):
     @abstractmethod
     def look(self, reading: Reading) -> Look: ...
 
-    def wish(self, goal: int, text: str) -> str | None:
-        """What the model should say for this goal, given what it says now; None where no text would do."""
+    wishes: ClassVar[int] = 0
+    """Ways to wish for a goal."""
+
+    def wish(self, goal: int, way: int, text: str) -> str | None:
+        """What the model should say for this goal, given what it says now; None where no text would do. After it a
+        word must end."""
         return None
 
     def spec_of(self, found: Found) -> str:

@@ -71,7 +71,9 @@ class Repeat(TextObjective):
         assert self._characters is not None
         return float(chances[at, self._characters.encode(word[0])[0]])
 
-    def wish(self, goal: int, text: str) -> str | None:
+    wishes = 1
+
+    def wish(self, goal: int, way: int, text: str) -> str | None:
         """The word that is repeated most now, or the last whole one, as often as it takes."""
         words = _WORD.findall(text)
         if not words:
@@ -81,7 +83,7 @@ class Repeat(TextObjective):
             run = run + 1 if one.casefold() == other.casefold() else 1
             if run > longest:
                 best, longest = one, run
-        return f" {best}" * self.times + " "
+        return f" {best}" * self.times
 
     def searched(self) -> str:
         return f"a word {self.times} times in a row"

@@ -71,14 +71,18 @@ class Words(TextObjective):
                     found[row].append(Found(goal, "blacklisted word", f"blacklisted word {word!r}", spans))
         return Look(found, self._scores(reading))
 
-    def wish(self, goal: int, text: str) -> str | None:
-        """The text up to the place where most of the word stands (of nothing, to its first space), then the word."""
+    wishes = 3
+
+    def wish(self, goal: int, way: int, text: str) -> str | None:
+        """The word next, after a space or at once; or where most of it stands now."""
         word, plain = self.words[goal], text.lower()
+        if way < 2:
+            return f" {word}" if way == 0 else word
         for n in range(len(word) - 1, 0, -1):
             at = _start_of_a_word(plain, word[:n])
             if at is not None:
-                return text[:at] + word + " "
-        return f"{text[: text.index(' ')] if ' ' in text else ''} {word} "
+                return text[:at] + word
+        return None
 
     def spec_of(self, found: Found) -> str:
         return f"words:{self.words[found.goal]}"
