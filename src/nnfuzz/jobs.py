@@ -251,8 +251,8 @@ class DiffJob(Job):
         self.pair.covered = settings.covered
         self._open.enter_context(b.session())
         self._plan_b(self.pair)
-        if names is not None:
-            self._match_outputs(self.pair)
+        if names is not None or isinstance(self.model, ForeignModel):
+            self._match_outputs(self.pair, tell=names is not None)
 
     def variant(self, keep: Sequence[str]) -> PairTarget:
         """The same pair with a B in which these layers are as in A."""
@@ -311,14 +311,14 @@ class DiffJob(Job):
                 raise
             pair.b.adopt(plan_for(pair.b, as_whole(seeds, 1), Settings(), whole=False))
 
-    def _match_outputs(self, pair: PairTarget) -> None:
+    def _match_outputs(self, pair: PairTarget, *, tell: bool) -> None:
         """Found on a seed: what each side gives is only known then."""
         group = self.seeds.groups[0].batch
         first = {n: t.to(self.side.device) for n, t in rows(group, slice(0, 1)).items()}
         sides = pair.answers(first, Want(layers=False))
         found = match_outputs(sides[0].outputs, sides[1].outputs, self._asked_outputs)
         pair.outputs = found.pairs
-        self._matched += found.said(pair.names)
+        self._matched += found.said(pair.names) if tell else []
 
     def check(self, space: InputSpace) -> None:
         super().check(space)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -187,6 +189,9 @@ def test_the_copy_lies_in_the_run_and_reruns(found: Path) -> None:
     finding.rename(moved)
     assert nnfuzz.repro(moved).reproduced
     moved.rename(finding)
+    script = subprocess.run([sys.executable, str(finding / "repro.py")], capture_output=True, text=True, check=False)
+    assert script.returncode == 1, script.stderr
+    assert "REPRODUCED: disagreement" in script.stdout
 
 
 def test_clipping_is_named(found: Path) -> None:

@@ -70,6 +70,8 @@ class Enricher:
             finding.details["run"] |= _of_b(target, settings.as_)
             if context.get("copy"):  # a file of its own: whoever reruns the finding needs no calibration
                 finding.details["run"] |= {"as_": None, "model_b": context["copy"]}
+                facts: dict[str, Any] = getattr(getattr(target.b, "onnx", None), "facts", dict)()
+                finding.details["run"]["onnx"] = {**finding.details["run"].get("onnx", {}), "model_b": facts}
         if isinstance(target, PairTarget) and finding.status == "confirmed":
             try:
                 self._referee(target, finding, candidate)
