@@ -28,8 +28,9 @@ from nnfuzz.stats import PLOT_COLUMNS, Stats
 from nnfuzz.store_corpus import CorpusFile
 from nnfuzz.store_files import disk, from_json, tidy, to_json, write_atomically
 from nnfuzz.store_lock import RunLock
+from nnfuzz.store_place import MANIFEST, no_run_at, run_at
 
-MANIFEST, CORPUS, LOCK = "run.json", "corpus.sqlite", "lock"
+CORPUS, LOCK = "corpus.sqlite", "lock"
 _GITIGNORE = "# Written by nnfuzz: a run is data, not source.\n*\n"
 _CORPUS_FILES = {CORPUS, f"{CORPUS}-wal", f"{CORPUS}-shm", f"{CORPUS}-journal"}
 _BEFORE_MANIFEST = {LOCK, ".gitignore", "findings"} | _CORPUS_FILES
@@ -73,9 +74,7 @@ class RunStore:
     def open(cls, path: str | Path, writable: bool = True) -> RunStore:
         """An existing run. A writer locks it (``RunLocked`` if another process has it); readers need no lock."""
         path = Path(path)
-        if not (path / MANIFEST).is_file():
-            missing = "does not exist" if not path.exists() else f"holds no {MANIFEST}"
-            raise StoreError(f"{path} {missing}, so it is no run: give the directory that --out named")
+        run_at(path)
         lock = RunLock(path / LOCK) if writable else None
         try:
             manifest = from_json(path / MANIFEST)
@@ -240,10 +239,7 @@ def refuse_occupied(path: Path) -> None:
     """Raises ``StoreError`` unless a new run may be put there."""
     with disk(f"read {path}"):
         names = {p.name for p in path.iterdir()}
-    if MANIFEST in names:
-        raise StoreError(
-            f"{path} already holds a run: go on with it (nnfuzz resume {path}), choose another --out, or delete it"
-        )
+    no_run_at(path)
     # A process killed while creating a run leaves some of these, and an empty corpus: that is free to take.
     foreign = {n for n in names - _BEFORE_MANIFEST if not n.startswith(f".{MANIFEST}.new-")}
     if foreign or (CORPUS in names and _holds_entries(path / CORPUS)):

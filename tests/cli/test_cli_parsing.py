@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -18,8 +19,8 @@ from nnfuzz.cli.argv import rewritten
 from nnfuzz.errors import ModelFailure, RunLocked
 
 _LINES = (
-    "", "nan", "diff", "fuzz", "rows", "train", "demo", "repro", "shrink", "explain", "sensitivity", "show", "resume", "corpus",
-    "corpus info", "corpus merge", "corpus min",
+    "", "nan", "diff", "fuzz", "rows", "train", "demo", "repro", "shrink", "explain", "sensitivity", "show", "resume",
+    "crash", "corpus", "corpus info", "corpus merge", "corpus min",
 )  # fmt: skip
 COMMANDS = [line.split() for line in _LINES]
 
@@ -111,6 +112,52 @@ def test_importing_the_command_line_loads_no_torch() -> None:
     code = "import sys, nnfuzz.cli, nnfuzz.cli.commands; print('torch' in sys.modules, 'numpy' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False False\n"
+
+
+MISTYPED = [
+    (["nan", "gone.py:f", "--seeds", "here.npz"], "there is no file gone.py"),
+    (["nan", "gone.pt2", "--seeds", "here.npz"], "there is no file gone.pt2"),
+    (["nan", "gone.onnx", "--seeds", "here.npz"], "there is no file gone.onnx"),
+    (["nan", "cli_zoo.py", "--seeds", "here.npz"], "'cli_zoo.py' does not say which object is the model: write "),
+    (["nan", "cli_zoo.py:a-b", "--seeds", "here.npz"], "'a-b' in 'cli_zoo.py:a-b' is not a name"),
+    (["nan", "cli_zoo.py:one", "--seeds", "gone.npz"], "there is no file gone.npz"),
+    (["nan", "cli_zoo.py:one", "--seeds", "gone"], "there is no file or folder gone"),
+    (["nan", "cli_zoo.py:one", "--seeds", "gone.py:rows"], "there is no file gone.py"),
+    (["diff", "cli_zoo.py:one", "gone.py:f", "--seeds", "here.npz"], "there is no file gone.py"),
+    (["fuzz", "cli_zoo.py:one", "--seeds", "here.npz", "--objective", "gone.py:f"], "there is no file gone.py"),
+    (["nan", "cli_zoo.py:one", "--seeds", "here.npz", "--constraint", "gone.py:f"], "there is no file gone.py"),
+    (["nan", "cli_zoo.py:one", "--seeds", "here.npz", "--out", "taken"], "taken already holds a run: go on with it"),
+    (["resume", "gone"], "gone does not exist, so it is no run"),
+    (["resume", "."], ". holds no run.json, so it is no run"),
+    (["crash", "gone"], "gone does not exist, so it is no run"),
+    (["show", "gone"], "gone does not exist: give a run directory or one of its findings"),
+    (["repro", "gone"], "gone does not exist, so it is no finding"),
+    (["shrink", "gone"], "gone does not exist, so it is no finding"),
+    (["explain", "."], ". holds no finding.json, so it is no finding"),
+    (["corpus", "info", "gone"], "gone does not exist, so it is no run"),
+    (["corpus", "merge", "new", "gone"], "gone does not exist, so it is no run"),
+    (["corpus", "merge", "taken", "taken"], "taken already holds a run"),
+    (["corpus", "min", "gone", "new"], "gone does not exist, so it is no run"),
+]
+
+
+def test_what_is_mistyped_is_answered_without_loading_torch(tmp_path: Path) -> None:
+    (tmp_path / "cli_zoo.py").write_text(SOURCE)
+    (tmp_path / "here.npz").write_bytes(b"")
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "run.json").write_text("{}")
+    code = (
+        "import json, sys\n"
+        "from nnfuzz.cli import main\n"
+        "for words in json.loads(sys.argv[1]):\n"
+        "    print(main(words), 'torch' in sys.modules, 'numpy' in sys.modules, file=sys.stderr)\n"
+    )
+    words = json.dumps([words for words, _ in MISTYPED])
+    done = subprocess.run([sys.executable, "-c", code, words], capture_output=True, text=True, check=True, cwd=tmp_path)
+    said, states = done.stderr.splitlines()[::2], done.stderr.splitlines()[1::2]
+    assert states == ["2 False False"] * len(MISTYPED)
+    for line, (_, message) in zip(said, MISTYPED, strict=True):
+        assert line.startswith(f"nnfuzz: error: {message}")
 
 
 def test_that_test_can_fail() -> None:
@@ -248,6 +295,8 @@ def test_status(face: Face, found: list, stopped: str, status: int) -> None:
 
 
 def test_resume(face: Face) -> None:
+    Path("RUN").mkdir()
+    Path("RUN", "run.json").write_text("{}")
     assert main(["resume", "RUN", "-n", "5k", "--model", "cli_zoo.py:one"]) == 0
     name, args, given = face.calls[-1]
     assert (name, args, given["max_inputs"]) == ("resume", (Path("RUN"),), 5000)
@@ -411,13 +460,16 @@ def test_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
 
     def note(*args: Any) -> dict[str, Any]:
         seen.append(args)
+        for name in "CD":
+            Path(name, "run.json").write_text('{"command": ["nnfuzz", "rows", "m.py:f", "-s", "x.npz"]}')
         return {}
 
     seen: list[Any] = []
     monkeypatch.chdir(tmp_path)
-    for name in ("C", "D"):
+    for name in "ABCD":
         Path(name).mkdir()
-        Path(name, "run.json").write_text('{"command": ["nnfuzz", "rows", "m.py:f", "-s", "x.npz"]}')
+    for name in "AB":
+        Path(name, "run.json").write_text("{}")
     monkeypatch.setattr(corpus_tools, "info", lambda *a: {"entries": 5, "best": float("nan")})
     monkeypatch.setattr(corpus_tools, "merge", note)
     monkeypatch.setattr(corpus_tools, "minimise", note)
@@ -426,6 +478,7 @@ def test_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     assert main(["corpus", "info", "A", "--json"]) == 0
     assert capsys.readouterr().out == '{"entries": 5, "best": "nan"}\n'
     assert main(["corpus", "merge", "C", "A", "B"]) == 0
+    Path("D", "run.json").unlink()
     assert main(["corpus", "min", "A", "D", "--radius", "0.5"]) == 0
     assert capsys.readouterr().out.splitlines()[0] == "use it with  nnfuzz rows m.py:f --seeds C"
     assert seen == [(Path("C"), [Path("A"), Path("B")]), (Path("A"), Path("D"), 0.5)]

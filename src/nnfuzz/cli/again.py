@@ -12,6 +12,7 @@ from nnfuzz.cli.groups import checked, option
 from nnfuzz.cli.options import BUDGET, AgainOptions, StyleOptions, given
 from nnfuzz.errors import UsageError
 from nnfuzz.loading.quantity import count, duration
+from nnfuzz.store_place import finding_at, run_at
 
 FindingArgument = Annotated[
     Path, typer.Argument(metavar="FINDING", help="A finding's directory, RUN/findings/F0001.", show_default=False)
@@ -21,9 +22,9 @@ RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="A run director
 
 def repro(finding: FindingArgument, again: AgainOptions) -> int:
     """Run a finding again in the real model: exit status 1 when it still fails, 0 when it does not."""
+    place = _finding(finding)
     import nnfuzz
 
-    place = _finding(finding)
     result = nnfuzz.repro(place, **_models(place, again))
     for line in result.lines:
         typer.echo(line)
@@ -52,12 +53,12 @@ def shrink(
 
     Of a finding of nnfuzz train, leave out training steps.
     """
+    place = _finding(finding)
     import nnfuzz
     from nnfuzz.report.telling import nearness
     from nnfuzz.report.words import near
     from nnfuzz.rerun import is_training
 
-    place = _finding(finding)
     limit = given(max_inputs=count(max_inputs) if max_inputs else None)
     with quietly():
         smaller = nnfuzz.shrink(place, **_models(place, again), **limit)
@@ -70,9 +71,9 @@ def shrink(
 
 def explain(finding: FindingArgument, again: AgainOptions) -> int:
     """Say why a finding fails: the first operation that goes wrong, its operands, and what would help."""
+    place = _finding(finding)
     import nnfuzz
 
-    place = _finding(finding)
     with quietly():
         text = nnfuzz.explain(place, **_models(place, again))
     typer.echo(text)
@@ -84,6 +85,7 @@ def crash(run: RunArgument, again: AgainOptions) -> int:
 
     It becomes a finding, and nnfuzz resume goes on behind it. Exit status 1 when one is found, 0 when none is.
     """
+    run_at(run)
     from nnfuzz.crash import find_crash
     from nnfuzz.report.words import typed
 
@@ -129,11 +131,12 @@ def resume(
     ] = None,
 ) -> int:
     """Go on with a run where it stopped, also after it was killed."""
-    import nnfuzz
-
     seconds = duration(max_time) if max_time is not None else None
     if seconds == 0:
         raise UsageError("--max-time: resume needs an end: give a time, counted from the run's beginning")
+    run_at(run)
+    import nnfuzz
+
     limits = given(max_inputs=count(max_inputs) if max_inputs else None, max_seconds=seconds)
     with reporting(style.style) as reporter:
         models = again.models()
@@ -157,7 +160,7 @@ def _finding(path: Path) -> Path:
     """A run with one finding stands for it; otherwise the directory must be a finding's own."""
     inside = sorted(p.parent for p in (path / "findings").glob("*/finding.json"))
     if (path / "finding.json").is_file() or not inside:
-        return path
+        return finding_at(path)
     if len(inside) == 1:
         return inside[0]
     names = ", ".join(p.name for p in inside[:6]) + (", …" if len(inside) > 6 else "")

@@ -10,6 +10,7 @@ import typer
 
 from nnfuzz.cli.groups import checked, expand
 from nnfuzz.loading.quantity import positive
+from nnfuzz.store_place import no_run_at, run_at
 
 app = typer.Typer(help="Look at, join and thin the corpora of runs.", no_args_is_help=True, rich_markup_mode="rich")
 
@@ -26,6 +27,7 @@ def info(
     json: Annotated[bool, typer.Option("--json", help="As one JSON object.")] = False,
 ) -> int:
     """What a corpus holds."""
+    run_at(run)
     from nnfuzz import corpus_tools
 
     _print(corpus_tools.info(run), json)
@@ -42,6 +44,9 @@ def merge(
 
     To thin it to what adds coverage, run corpus min on it.
     """
+    for source in sources:
+        run_at(source)
+    no_run_at(dest)
     from nnfuzz import corpus_tools
 
     _made(corpus_tools.merge(dest, sources), dest)
@@ -65,6 +70,8 @@ def minimise(
     ] = None,
 ) -> int:
     """Write a smaller corpus with nearly the same coverage. DEST is then good as --seeds."""
+    run_at(run)
+    no_run_at(dest)
     from nnfuzz import corpus_tools
 
     _made(corpus_tools.minimise(run, dest, positive(radius) if radius is not None else None), dest)

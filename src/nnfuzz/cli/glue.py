@@ -12,6 +12,10 @@ from typing import TYPE_CHECKING, Any
 from nnfuzz.cli.app import spoken
 from nnfuzz.cli.options import BudgetOptions, DataOptions, LegalOptions, OutOption, SearchOptions, StyleOptions
 from nnfuzz.errors import UsageError
+from nnfuzz.loading.comparisons import OWN_OBJECTIVES
+from nnfuzz.loading.objects import check_object_word
+from nnfuzz.loading.places import check_model_word, check_seeds_word
+from nnfuzz.store_place import no_run_at
 
 if TYPE_CHECKING:
     from nnfuzz.report.apart import ApartReporter
@@ -41,7 +45,8 @@ def search(
     declared = data.declared(models[0])
     arguments = {**legal.arguments(), **how.arguments(), **budget.arguments()}
     context = _context(models, data, legal, more)
-    place = out.out if out.out is not None else free_place(job_word(job), models[0])
+    place = no_run_at(out.out) if out.out is not None else free_place(job_word(job), models[0])
+    check_words(models, data, legal, more)
     with reporting(style.style) as reporter:
         from nnfuzz import api
 
@@ -58,6 +63,17 @@ def search(
                 loaded[0], seeds=seeds, **second, **arguments, **live, out=place, reporter=reporter, context=context
             )
     return status(run)
+
+
+def check_words(models: list[str], data: DataOptions, legal: LegalOptions, more: dict[str, Any]) -> None:
+    """What is named must be there: found out before the seconds that importing torch takes."""
+    for model in models:
+        check_model_word(model)
+    if data.seeds is not None:
+        check_seeds_word(data.seeds)
+    for word, what in ((more.get("objective"), "the objective"), (legal.constraint, "the constraint")):
+        if word and word not in OWN_OBJECTIVES:
+            check_object_word(word, what)
 
 
 @contextmanager

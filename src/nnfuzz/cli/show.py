@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from nnfuzz.cli.app import USAGE
+from nnfuzz.store_place import either_at
 
 
 def show(
@@ -20,6 +21,7 @@ def show(
 
     Exit status 2 when a file is damaged; what can be read is shown all the same.
     """
+    either_at(path)
     from nnfuzz.report.show import show_path
 
     return 0 if show_path(path, json) else USAGE

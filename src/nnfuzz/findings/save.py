@@ -25,6 +25,7 @@ from nnfuzz.findings.readme import readme
 from nnfuzz.findings.repro import pytest_script, repro_script
 from nnfuzz.probe.sites import Site
 from nnfuzz.store_files import disk, from_json, replace_directory, to_json
+from nnfuzz.store_place import finding_at
 from nnfuzz.store_tensors import read_tensors, write_tensors
 
 FORMAT = 1
@@ -103,10 +104,7 @@ def load_finding(directory: str | Path, damaged: list[str] | None = None) -> Fin
         damaged: when given, a file of tensors that cannot be read is noted here and its tensors are left out.
     """
     directory = Path(directory)
-    path = directory / "finding.json"
-    if not path.is_file():
-        missing = "does not exist" if not directory.exists() else "holds no finding.json"
-        raise StoreError(f"{directory} {missing}, so it is no finding: give a directory such as RUN/findings/F0001")
+    path = finding_at(directory) / "finding.json"
     document = from_json(path)
     if document.get("format") != FORMAT:
         raise StoreError(

@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 from nnfuzz.errors import UsageError
 
+OWN_OBJECTIVES = ("dead-gradient",)
+"""Words for ``--objective`` that name no function."""
 _FILES = (".py",)
 
 

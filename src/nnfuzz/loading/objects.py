@@ -14,7 +14,6 @@ from typing import Any
 
 from nnfuzz.errors import UsageError
 from nnfuzz.loading.guard import user_code
-from nnfuzz.loading.seeded import seeded
 
 _LOADED: dict[Path, ModuleType] = {}
 """Files already run, so that a model and its seeds in one file share one module."""
@@ -25,13 +24,21 @@ _NEIGHBOURS: dict[str, Path] = {}
 
 def load_object(spec: str, what: str = "the object") -> Any:
     """The object that ``spec`` names; attributes may be dotted. Raises ``UsageError`` in one sentence."""
+    check_object_word(spec, what)
+    place, _, attribute = spec.rpartition(":")
+    module = load_file(Path(place)) if _is_file_name(place) else load_module(place)
+    return _attribute(module, attribute, place)
+
+
+def check_object_word(spec: str, what: str = "the object") -> None:
+    """What can be said of ``spec`` without running anything: its form, and whether its file is there."""
     place, found, attribute = spec.rpartition(":")
     if not found or not attribute or not place:
         raise UsageError(_no_attribute(spec, what))
     if not all(part.isidentifier() for part in attribute.split(".")):
         raise UsageError(f"{attribute!r} in {spec!r} is not a name: write file.py:name or pkg.mod:name")
-    module = load_file(Path(place)) if _is_file_name(place) else load_module(place)
-    return _attribute(module, attribute, place)
+    if _is_file_name(place) and not Path(place).is_file():
+        raise UsageError(f"there is no file {place}")
 
 
 def folder_of(spec: str) -> Path | None:
@@ -54,6 +61,8 @@ def load_file(path: Path) -> ModuleType:
     name = full.stem
     if name in sys.modules or not name.isidentifier() or _is_installed(name, full):
         name = f"{name}_{zlib.crc32(str(full).encode()):08x}"
+    from nnfuzz.loading.seeded import seeded
+
     with seeded(0), user_code(f"importing {path.name}", full.parent):
         spec = importlib.util.spec_from_file_location(name, full)
         if spec is None or spec.loader is None:
@@ -75,6 +84,8 @@ def load_module(name: str) -> ModuleType:
     """Imports ``pkg.mod`` from the current folder or the installed packages."""
     if not all(part.isidentifier() for part in name.split(".")):
         raise UsageError(f"{name!r} is neither a file that ends in .py nor a module name")
+    from nnfuzz.loading.seeded import seeded
+
     with seeded(0), user_code(f"importing {name}", Path.cwd()):
         try:
             return importlib.import_module(name)

@@ -10,11 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from nnfuzz.errors import UsageError
-from nnfuzz.loading.comparisons import check_comparison, is_function
+from nnfuzz.loading.comparisons import OWN_OBJECTIVES, check_comparison, is_function
 from nnfuzz.loading.models import Model, load_model, runtime_of
 from nnfuzz.loading.objects import load_object
-
-OWN_OBJECTIVES = ("dead-gradient",)
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from nnfuzz.loading.formats import sniff
 from nnfuzz.loading.guard import told
 from nnfuzz.loading.images import load_images
 from nnfuzz.loading.objects import folder_of, load_object
+from nnfuzz.loading.places import check_seeds_word
 from nnfuzz.loading.sources import materialise
 from nnfuzz.targets.foreign import ForeignModel
 
@@ -50,8 +51,7 @@ def load_seeds(spec: str, model: Callable[..., Any] | None = None, notes: list[s
             f"{spec} is no seeds file that nnfuzz knows: give .npz, .npy, .safetensors, .pt, a folder of PNG or JPEG "
             "images, a run directory, or file.py:name"
         )
-    if ":" not in spec and path.suffix != ".py":
-        raise UsageError(f"there is no file or folder {spec}")
+    check_seeds_word(spec)
     found = load_object(spec, "the seeds")
     return _checked(materialise(found, spec, folder_of(spec), model, notes), spec, model)
 
@@ -63,8 +63,7 @@ def _folder(path: Path, model: Callable[..., Any] | None, notes: list[str]) -> A
 
 
 def _read(path: Path) -> Any:
-    if not path.is_file():
-        raise UsageError(f"there is no file {path}")
+    check_seeds_word(str(path))
     size = _unpacked_size(path)
     if size > MAX_BYTES:
         raise UsageError(

@@ -21,6 +21,7 @@ from nnfuzz.report.printing import command, labelled, put
 from nnfuzz.report.summary import about
 from nnfuzz.report.telling import nearness, place, what
 from nnfuzz.report.words import count, lasting, near, percent, plural, rate, short, typed
+from nnfuzz.store_place import either_at
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -43,13 +44,8 @@ def show_path(path: Path, as_json: bool, console: Console | None = None) -> bool
         StoreError: the path is neither a run nor a finding.
     """
     damaged: list[str] = []
-    if (path / "run.json").is_file():
-        parts, document = _run(path, damaged)
-    elif (path / "finding.json").is_file():
-        parts, document = _one(path, damaged)
-    else:
-        missing = "does not exist" if not path.exists() else "holds neither run.json nor finding.json"
-        raise StoreError(f"{path} {missing}: give a run directory or one of its findings")
+    show = _run if (either_at(path) / "run.json").is_file() else _one
+    parts, document = show(path, damaged)
     if as_json:
         print(json.dumps(plain({**document, "damaged": damaged} if damaged else document), ensure_ascii=False))
         return not damaged
