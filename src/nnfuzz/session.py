@@ -44,14 +44,14 @@ from nnfuzz.speed import raw_rate
 from nnfuzz.stats import Stats
 from nnfuzz.store import NullStore, RunStore
 from nnfuzz.store_seeds import load_seed_groups, save_seed_groups
+from nnfuzz.targets.torch import LAYER_BYTES
 
-BATCH_BYTES, LAYER_BYTES = 8 << 20, 4 << 20
-"""Inputs of one batch, and the largest result of a layer for it: beyond that a batch no longer fits into a core's
-caches, and convolutional networks lose half their speed."""
+BATCH_BYTES = 16 << 20
+"""Inputs of one batch."""
 CHUNKED = 4
 """A target that runs a batch in parts of its own size gets batches so many times as large: what mutators cost is spread
 over more rows."""
-MOST_ROWS = {"rows": 2048, "fold": 512, "vmap": 512, "loop": 32}
+MOST_ROWS = {"rows": 4096, "fold": 512, "vmap": 512, "loop": 32}
 
 
 class Session:
@@ -161,9 +161,6 @@ class Session:
                     "beginning: give a larger one"
                 )
 
-    def _say_if_blind(self, fuzzer: Fuzzer) -> None:
-        """A search that cannot find anything must not end with "nothing found" alone."""
-        for text in dict.fromkeys(o.remark for o in fuzzer.objectives if o.remark):
     def _say_if_cut_off(self, store: RunStore | NullStore) -> None:
         """A session that wrote no end was killed, or the model took the process down: nobody was left to say which."""
         if self.store is None or not isinstance(store, RunStore) or store.stopped():
@@ -176,6 +173,9 @@ class Session:
             f"nnfuzz crash {typed(store.path)} finds the input"
         )
 
+    def _say_if_blind(self, fuzzer: Fuzzer) -> None:
+        """A search that cannot find anything must not end with "nothing found" alone."""
+        for text in dict.fromkeys(o.remark for o in fuzzer.objectives if o.remark):
             self.reporter.note(text)
             self.blind.append(text)
 
@@ -193,10 +193,10 @@ class Session:
         if fuzzer.pool is not None and store.path is not None:
             fuzzer.pool.load(store.path)
         saved_at = -1.0
+        store.write_stats(stats)  # from now on the run has no end until one is written
 
         def after_batch() -> None:
             nonlocal saved_at
-        store.write_stats(stats)  # from now on the run has no end until one is written
             found = list(fuzzer.examiner.findings.values())
             self.reporter.update(stats, found)
             if stats.seconds - saved_at >= 5.0:
@@ -357,7 +357,10 @@ def most_rows(target: Any, groups: list[SeedGroup]) -> int:
     side = getattr(target, "a", target)
     most = MOST_ROWS.get(getattr(side, "manner", "rows"), 512)
     room = CHUNKED * BATCH_BYTES if chunked(target) else BATCH_BYTES
-    fits = min(room // max(1, widest), LAYER_BYTES // max(1, getattr(side, "widest", 0)))
+    widest_result = getattr(side, "widest", 0)
+    parts = chunked(target) and widest_result > 0
+    at_once = CHUNKED * side.chunk if parts else LAYER_BYTES // max(1, widest_result)
+    fits = min(room // max(1, widest), at_once)
     return max(8, min(most, 1 << int(np.log2(max(1, fits)))))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
@@ -19,6 +20,11 @@ from nnfuzz.targets.inside import InsideWatch, Known
 from nnfuzz.targets.outputs import named_outputs
 from nnfuzz.targets.taps import Taps, all_leaves, by_pattern, last_hidden, reachable_modules
 from nnfuzz.targets.unit import Plan
+
+LAYER_BYTES = 4 << 20
+"""The largest result of a layer for the rows that run together: beyond that it no longer fits into a core's caches, and
+convolutional networks lose half their speed."""
+LEAST_CHUNK, MOST_CHUNK = 32, 512
 
 GRAD_MODES: tuple[Callable[[], AbstractContextManager[Any]], ...] = (
     torch.inference_mode,
@@ -75,6 +81,8 @@ class TorchTarget(Target):
         self.works_in_place = False
         self.widest = 0
         """Bytes of the largest result of a layer for one candidate; 0 where layers cannot be watched."""
+        self.chunk = 0
+        """Rows of the parts in which a batch is run; 0: all at once."""
         self.labels: frozenset[str] = frozenset()
         """Inputs that are given, not computed: nobody differentiates with respect to them."""
 
@@ -89,6 +97,7 @@ class TorchTarget(Target):
             self._taps = Taps(last_hidden(self.model, lambda: self.call(one)))
         self._watch_taps = Taps(all_leaves(self.model))
         self.widest = self._widest(first)
+        self.chunk = _chunk(self.widest)
         try:
             self.run(first, Want())
         except Exception:
@@ -195,8 +204,12 @@ class TorchTarget(Target):
             return self._split(self._driven(self._tapped(want), batch))
 
     def _driven(self, call: Callable[[Batch], Named], batch: Batch) -> Named:
-        """Many candidates, in the way that was found for them."""
-        return DRIVES[self.drive](call, batch)
+        """Many candidates, in the way that was found for them, independent rows in parts that suit the caches."""
+        if not self.chunk or self.drive != "rows" or size(batch) <= self.chunk:
+            return DRIVES[self.drive](call, batch)
+        starts = range(0, size(batch), self.chunk)
+        parts = [DRIVES["rows"](call, rows(batch, slice(i, i + self.chunk))) for i in starts]
+        return {n: torch.cat([p[n] for p in parts]) for n in parts[0]}
 
     def joined(self, batch: Batch) -> Batch | None:
         """One model input of all candidates, ``(batch, ...)`` each, for a run that is traced; None where they are
@@ -354,6 +367,13 @@ class TorchTarget(Target):
             with torch.no_grad():
                 for n, b in self.model.named_buffers():
                     b.copy_(kept[n])
+
+
+def _chunk(widest: int) -> int:
+    """The rows whose widest result just fits, where these are few but not so few that a batch of several parts would
+    take long; 0 for none."""
+    fits = LAYER_BYTES // widest if widest else 0
+    return 1 << int(math.log2(fits)) if LEAST_CHUNK <= fits < MOST_CHUNK else 0
 
 
 def _nan_like(gradients: Named) -> Tensor:
