@@ -154,5 +154,9 @@ def test_no_color(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "\x1b[1;31m" not in text_of(target)
 
 
-def test_silent() -> None:
-    run(SilentReporter())
+def test_silent(capfd: pytest.CaptureFixture[str]) -> None:
+    reporter = SilentReporter()
+    run(reporter)
+    assert capfd.readouterr() == ("", "")
+    assert reporter.info is not None  # it only holds its tongue
+    assert reporter.info.target == "mnist.py:loss"

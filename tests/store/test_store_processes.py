@@ -108,7 +108,10 @@ def test_a_forked_child_does_not_keep_the_lock(run: Path) -> None:
     os.read(ready[0], 1)
     store.close()
     try:
-        RunStore.open(run).close()
+        with RunStore.open(run) as again:
+            assert (run / "lock").read_text() == f"{os.getpid()}\n"
+            assert len(list(again.records())) == 5
+        assert os.waitpid(pid, os.WNOHANG) == (0, 0), "the child must outlive the opening"
     finally:
         os.write(go[1], b"x")
         os.waitpid(pid, 0)
