@@ -7,6 +7,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -53,6 +54,21 @@ make = Chars
 """
 
 
+def graph(path: Path, layers: Any, x: str, width: int) -> None:
+    """A graph of one matrix product, with or without an unsafe loss."""
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
+    weights, nodes = layers
+    value = helper.make_tensor_value_info
+    made = helper.make_graph(
+        [helper.make_node(op, i, o, name=o[0]) for op, i, o in nodes], "g",
+        [value(x, TensorProto.FLOAT, ["n", width])], [value(nodes[-1][2][0], TensorProto.FLOAT, ["n", 3])],
+        [numpy_helper.from_array(a, n) for n, a in weights.items()],
+    )  # fmt: skip
+    onnx.save(helper.make_model(made, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), str(path))
+
+
 def blocks(document: str, language: str) -> list[str]:
     text = (ROOT / document).read_text(encoding="utf-8")
     return re.findall(rf"```{language}\n(.*?)```", text, flags=re.DOTALL)
@@ -73,6 +89,11 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (desk / "prompts.txt").write_text("a few real prompts\none a line\n")
     (desk / "words.txt").write_text("# one a line\nforbidden\n")
     rng = np.random.default_rng(0)
+    steep = {"w": (60 * np.eye(3)).astype(np.float32)}
+    loss = [("MatMul", ["x", "w"], ["logits"]), ("Softmax", ["logits"], ["p"]), ("Log", ["p"], ["y"])]
+    graph(desk / "model.onnx", (steep, loss), "x", 3)
+    linear = {"w": rng.normal(size=(6, 3)).astype(np.float32)}
+    graph(desk / "net.onnx", (linear, [("MatMul", ["pixels", "w"], ["y"])]), "pixels", 6)
     image = rng.uniform(-1, 1, (8, 6)).astype(np.float32)
     np.savez(desk / "seeds.npz", image=image, label=np.eye(3, dtype=np.float32)[rng.integers(0, 3, 8)])
     np.savez(desk / "my_inputs.npz", x=image[:, :3])

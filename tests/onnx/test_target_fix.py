@@ -220,6 +220,15 @@ def test_why_none_was_written(tmp_path: Path) -> None:
     assert (tmp_path / "fixed.onnx").exists()
 
 
+def test_a_stable_form_may_differ_where_the_other_has_lost_its_digits(tmp_path: Path) -> None:
+    """log of a probability of 1e-41, a subnormal number: of its logarithm hardly four digits are right."""
+    made = graph_of(node("Softmax", ["x"], ["p"], axis=1), node("Log", ["p"], ["y"]))
+    failing, seed = {"x": torch.tensor([[0.0, 500, 0, 0]])}, {"x": torch.tensor([[0.0, 102.6, 0, 0]])}
+    loaded = nnfuzz.onnx.load(made)
+    said = write_fixed(loaded, [proposal("log.softmax", "y")], torch.float32, failing, [seed], tmp_path)
+    assert said[-1].endswith("1 differ more, and are nearer to float64 than before")
+
+
 def test_explain_writes_the_repaired_graph_beside_the_finding(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     onnx.save(log_of_softmax(), str(path), save_as_external_data=True, location="w.bin", size_threshold=0)

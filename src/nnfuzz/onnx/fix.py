@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 import onnx
 from nnfuzz.advice.verify import AGREEMENT, gap
@@ -132,7 +134,7 @@ def _verified(model: OnnxModel, fixed: Fixed, failing: Batch, seeds: Sequence[Ba
     bad = [n for n, t in outputs.items() if t.is_floating_point() and not bool(t.isfinite().all())]
     if bad:
         raise CannotFix(f"in ONNX Runtime the failing inputs still give non-finite numbers ({', '.join(bad)})")
-    worst, bound = 0.0, 0.0
+    worst, bound, nearer = 0.0, 0.0, 0
     for inputs in seeds:
         before, after = model.run(inputs), new.run(inputs)
         for name, x in before.items():
@@ -140,14 +142,30 @@ def _verified(model: OnnxModel, fixed: Fixed, failing: Batch, seeds: Sequence[Ba
                 continue
             allowed = torch.finfo(x.dtype).eps ** AGREEMENT
             here = gap(x, after[name])
-            worst, bound = max(worst, here), max(bound, allowed)
-            if not here <= allowed:
+            bound = max(bound, allowed)
+            if here <= allowed:
+                worst = max(worst, here)
+            elif _nearer_to_truth(model, inputs, name, x, after[name]):
+                nearer += 1
+            else:
                 raise CannotFix(f"in ONNX Runtime it changes {name} on the seeds by {here:.2g} (relative)")
-    return (
-        "the failing inputs give finite outputs"
-        f"; {'the seed agrees' if len(seeds) == 1 else f'{len(seeds)} seeds agree'} within {worst:.2g} (relative, "
-        f"tolerance {bound:.2g})"
-    )
+    agreeing = "the seed agrees" if len(seeds) == 1 else f"{len(seeds)} seeds agree"
+    better = f"; {nearer} differ more, and are nearer to float64 than before" if nearer else ""
+    within = f"within {worst:.2g} (relative, tolerance {bound:.2g})"
+    return f"the failing inputs give finite outputs; {agreeing} {within}{better}"
+
+
+def _nearer_to_truth(model: OnnxModel, inputs: Batch, name: str, before: Tensor, after: Tensor) -> bool:
+    """Whether the repaired model is no farther from the graph in float64 than the original: the stable form of a
+    logarithm differs from the other where that has lost its digits."""
+    try:
+        exact = copy.deepcopy(model.program).double()
+        wide = {n: t.double() if t.is_floating_point() else t for n, t in inputs.items()}
+        with torch.no_grad():
+            truth = exact(**wide)[name]
+        return gap(truth, after.double()) <= gap(truth, before.double())
+    except Exception:  # no float64 of this graph, no excuse
+        return False
 
 
 def _save(proto: onnx.ModelProto, path: Path) -> None:
