@@ -109,7 +109,8 @@ def _top2(outputs: Named, axis: int | None, unit: str) -> tuple[Tensor, Tensor, 
     values, labels = scores.topk(2, dim=axis)
     first, second = values.select(axis, 0), values.select(axis, 1)
     margin = (first - second) / torch.maximum(first.abs(), second.abs()).clamp(min=1e-30)
-    close = (margin <= TIE) | (first - second <= ROUNDING * scores.abs().amax(axis))
+    largest = scores.masked_fill(~scores.isfinite(), 0).abs().amax(axis)  # a mask of −inf is no size
+    close = (margin <= TIE) | (first - second <= ROUNDING * largest)
     return flat(labels.select(axis, 0)), flat(margin), flat(close)
 
 
