@@ -178,20 +178,18 @@ def save(name: str, told: Any) -> None:
 def throughput(
     model: Any, prompts: list[str], bare: Callable[[list[str], int], int], *, max_new: int
 ) -> dict[str, float]:
-    """Characters/s while fuzzing over those of the bare model (``bare`` writes for a full batch and says how many)."""
+    """Generated characters/s while fuzzing, over those of the bare model, by the process's own time. ``bare`` writes
+    for a full batch of prompts that are as long as the search's on average, and says how many characters."""
     began = time.process_time()
-    run, session = searched(model, "coverage", "words:qqqq", prompts, 0, written=40 * 256 * max_new, max_new=max_new,
+    run, session = searched(model, "coverage", "words:qqqq", prompts, 0, written=60 * 256 * max_new, max_new=max_new,
                             batch_size=256)  # fmt: skip
-    fuzzing = session.setup.target.spent / (time.process_time() - began)
-    full = (prompts * 256)[:256]
+    fuzzing = run.stats.inputs * max_new / (time.process_time() - began)
+    length = round(session.setup.target.spent / run.stats.inputs) - max_new
+    full = [(" ".join(prompts[i % len(prompts) :] + prompts))[:length] for i in range(256)]
     bare(full, max_new)
     began, done = time.process_time(), 0
     for _ in range(10):
         done += bare(full, max_new)
     alone = done / (time.process_time() - began)
-    return {
-        "fuzzing": round(fuzzing),
-        "alone": round(alone),
-        "share": round(fuzzing / alone, 3),
-        "prompts": run.stats.inputs,
-    }
+    share = round(fuzzing / alone, 3)
+    return {"fuzzing": round(fuzzing), "alone": round(alone), "share": share, "prompt length": length}

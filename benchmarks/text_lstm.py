@@ -92,7 +92,7 @@ def speed(path: Path) -> None:
     @torch.inference_mode()
     def bare(texts: list[str], count: int) -> int:
         """The model's own greedy loop, prompts of one length."""
-        ids = torch.tensor([[model.alphabet.index(c) for c in t[:16]] for t in texts])
+        ids = torch.tensor([[model.alphabet.index(c) for c in t] for t in texts])
         state: Any = None
         for _ in range(count):
             logits, state = model.logits(ids, state)

@@ -101,6 +101,12 @@ def test_a_resumed_run_is_the_uninterrupted_one(desk: Path) -> None:
         assert torch.equal(again.corpus.candidate(i)["prompt"], whole.corpus.candidate(i)["prompt"])
 
 
+def test_a_run_is_good_as_seeds(desk: Path) -> None:
+    first = nnfuzz.fuzz_text("model.py:shout", SEEDS, objective="crash", max_inputs=200, out="run")
+    second = nnfuzz.fuzz_text("model.py:shout", Path("run"), objective="crash", max_inputs=64)
+    assert len(second.corpus) >= len(first.corpus) > len(SEEDS)
+
+
 def test_random_search_keeps_nothing() -> None:
     run = search(Small(), "words:zq", coverage="none")
     assert len(run.corpus) == len(SEEDS)

@@ -29,7 +29,7 @@ class PromptOptions:
             metavar="FILE",
             panel=DATA,
             help="A few real prompts: .txt (one a line), .jsonl (texts, lists of ids, or objects with prompt, text or "
-            "ids), or an array of ids padded with -1 (.npy, .npz, .safetensors).",
+            "ids), an array of ids padded with -1 (.npy, .npz, .safetensors), or a text run (its corpus).",
         ),
     ] = None
     dictionary: Annotated[

@@ -46,7 +46,8 @@ def fuzz_text(
         model: a function ``generate(prompts) -> texts`` (with an optional attribute ``activations``, a function from
             prompts to an array), a module with ``logits`` (see ``text.models.recurrent``), a Hugging Face model or a
             pair of one and its tokenizer, or a text that names one: ``file.py:name``, or a folder.
-        seeds: a list of texts, or of lists of ids; an integer array ``(n, length)`` padded with −1; or a path.
+        seeds: a list of texts, or of lists of ids; an integer array ``(n, length)`` padded with −1; or a path
+            to prompts, or to a text run, whose corpus it takes.
         objective: one or a list: ``"repeat:5"``, ``"loop:4"``, ``"blacklist:words.txt"``, ``"words:a,b"``,
             ``"regex:…"``, ``"echo:20"``, ``"endless"``, ``"empty"``, ``"utf8"``, ``"nonfinite"``, ``"disagree"``, or a
             function of prompt and continuation that returns True for a failure, or ``(failed, score)``.

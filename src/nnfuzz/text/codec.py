@@ -81,7 +81,7 @@ class Characters(Codec):
             ) from None
 
     def decode(self, ids: Sequence[int]) -> str:
-        return "".join(self.alphabet[i] for i in ids)
+        return "".join([self.alphabet[i] for i in ids])
 
     def __contains__(self, character: str) -> bool:
         return character in self._of

@@ -1,4 +1,4 @@
-"""Seeds of text: ``.txt`` (a prompt a line), ``.jsonl``, arrays of ids; the same as Python objects."""
+"""Seeds of text: ``.txt`` (a prompt a line), ``.jsonl``, arrays of ids, a text run's corpus; the same in Python."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from nnfuzz.errors import UsageError
-from nnfuzz.text.codec import PAD, Codec, lone_surrogate
+from nnfuzz.text.codec import PAD, Characters, Codec, lone_surrogate, unpack
 
 Prompt = str | list[int]
 ARRAYS = (".npy", ".npz", ".safetensors", ".pt")
@@ -21,6 +21,8 @@ KEYS = ("prompt", "text", "ids", "input_ids")
 def load_prompts(spec: str | Path) -> list[Prompt]:
     """The prompts in a file. Raises ``UsageError`` in one sentence."""
     path = Path(spec)
+    if (path / "run.json").is_file():
+        return _of_run(path)
     if path.suffix in ARRAYS:
         from nnfuzz.loading import load_seeds
 
@@ -71,6 +73,19 @@ def encoded(prompts: Sequence[Prompt], codec: Codec, where: str = "the seeds") -
             raise UsageError(f"{where}[{n}]: the id {wrong} {why}: leave it out")
         found.append(list(ids))
     return found
+
+
+def _of_run(path: Path) -> list[Prompt]:
+    """The corpus of a text run: texts where its alphabet was its own, else ids."""
+    from nnfuzz.store import RunStore
+
+    with RunStore.open(path, writable=False) as store:
+        settings = store.manifest.get("settings")
+        if not isinstance(settings, dict) or settings.get("job") != "text":
+            raise UsageError(f"{path} is no run of nnfuzz text, so its corpus holds no prompts")
+        alphabet = store.manifest.get("alphabet")
+        found = [unpack(record.inputs["prompt"][None])[0] for record in store.records()]
+    return [Characters(alphabet).decode(ids) for ids in found] if alphabet else list(found)
 
 
 def _lines(text: str) -> list[tuple[int, str]]:

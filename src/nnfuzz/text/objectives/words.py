@@ -41,6 +41,7 @@ class Words(TextObjective):
         self.words = self.goals = kept
         self.spec = spec or f"words:{','.join(kept)}"
         self._patterns = [re.compile(pattern_of(w)) for w in kept]
+        self._any = re.compile("|".join(map(pattern_of, kept)))
         self._classes: list[list[Tensor]] = []
         self._inside: Tensor | None = None
         self._first: list[list[int]] = []
@@ -62,7 +63,10 @@ class Words(TextObjective):
     def look(self, reading: Reading) -> Look:
         found = reading.none()
         for row, text in enumerate(reading.texts):
-            plain, places = unmasked(text)
+            plain, places = (text.lower(), None) if text.isascii() else unmasked(text)
+            if self._any.search(plain) is None:
+                continue
+            places = places or list(range(len(text)))
             for goal, pattern in enumerate(self._patterns):
                 spans = [(places[m.start()], places[m.end() - 1] + 1) for m in pattern.finditer(plain)]
                 spans = [s for s in spans if s[0] or not reading.glued[row]]
