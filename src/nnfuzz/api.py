@@ -205,7 +205,9 @@ def resume(
         if manifest["settings"].get("job") == "text":
             from nnfuzz.text import again
 
-            limits = {"max_inputs": max_inputs, "max_seconds": max_seconds, "stop_on_first": stop_on_first}
+            limits: dict[str, Any] = {
+                "max_inputs": max_inputs, "max_seconds": max_seconds, "stop_on_first": stop_on_first
+            }  # fmt: skip
             return again.resume(
                 path, store, model=model, model_b=model_b, objective=objective, reporter=reporter, **limits
             )
