@@ -50,7 +50,7 @@ def test_another_text_is_a_disagreement_and_other_frames_are_none(a: Any, b: Any
 
 
 def test_the_score_of_a_text_looks_at_frames_that_matter() -> None:
-    """Frame 1 is in doubt between a repeat and the blank, which says the same; frame 2 between the blank and a letter."""
+    """Frame 1 is in doubt between a repeat and the blank, which says the same; frame 2 between blank and letter."""
     rows = torch.tensor([[[0.0, 1.0, 0.0], [0.98, 1.0, 0.0], [1.0, 0.0, 0.5]]])
     seen = comparison("ctc")({"o": rows}, {"o": rows})
     assert seen.differ.tolist() == [False]

@@ -9,7 +9,7 @@ import tempfile
 import warnings
 import weakref
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -248,7 +248,8 @@ class Maker:
 
         given, to = self._file("named.onnx"), self._file("prepared.onnx")
         onnx.save(self._named, given)
-        with _quietly():
+        # Where shapes cannot be inferred symbolically onnxruntime drops a copy of the model into the current folder.
+        with _quietly(), chdir(self._folder):
             for symbolic, optimised in ((True, True), (False, True), (False, False)):
                 try:
                     quant_pre_process(given, to, skip_symbolic_shape=not symbolic, skip_optimization=not optimised)
