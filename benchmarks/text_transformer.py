@@ -62,7 +62,7 @@ def train(path: Path, minutes: float, width: int, layers: int) -> None:
         logits = model(input_ids=inputs + 1).logits
         return nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten() + 1), None
 
-    reached = lab.fit(model, loss_of, lambda: bits(model), minutes=minutes, rate=2e-3, streams=16, length=128, goal=1.6)
+    reached = lab.fit(model, loss_of, lambda: bits(model), minutes=minutes, rate=4e-3, streams=16, length=64, goal=1.6)
     model.save_pretrained(path)
     tokenizer().save_pretrained(path)
     print(f"{reached:.3f} bits a character on held-out text, {sum(p.numel() for p in model.parameters()):,} weights")
@@ -122,8 +122,8 @@ def main() -> None:
     parser.add_argument("what", choices=["train", "compare", "copies", "speed"])
     parser.add_argument("--model", type=Path, default=lab.RESULTS / "text_transformer")
     parser.add_argument("--minutes", type=float, default=20.0)
-    parser.add_argument("--width", type=int, default=128)
-    parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--width", type=int, default=96)
+    parser.add_argument("--layers", type=int, default=3)
     parser.add_argument("--written", type=int, default=1_000_000)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=120.0)

@@ -25,6 +25,7 @@ from nnfuzz.guard import seed_all
 from nnfuzz.mutators import Bandit
 from nnfuzz.record import Record
 from nnfuzz.report.base import InputRow, Reporter, RunInfo, SilentReporter
+from nnfuzz.report.words import near, plural, typed
 from nnfuzz.run import Run
 from nnfuzz.schedule import Schedule
 from nnfuzz.seeds import SeedGroup
@@ -125,6 +126,11 @@ class TextSession:
             if self.store is None and isinstance(store, RunStore):
                 store.discard()  # a run that never began must not stand in the way of the corrected command
             raise
+        except KeyboardInterrupt as stop:
+            left = _left(store)
+            if self.store is None and isinstance(store, RunStore):
+                store.discard()  # nothing, once a batch is over
+            raise KeyboardInterrupt(left) from stop
         finally:
             store.close()
 
@@ -422,6 +428,15 @@ def saved_prompts(run: Path) -> list[list[int]]:
         prompts = unpack(read_tensors(run / "seeds" / f"{n}.safetensors")[PROMPT])
         found |= dict(zip(index, prompts, strict=True))
     return [found[i] for i in sorted(found)]
+
+
+def _left(store: RunStore | NullStore) -> str:
+    """What an interruption that did not wait for the batch in hand leaves behind, in one sentence."""
+    done = (store.state() or {}).get("counters", {})
+    if not isinstance(store, RunStore) or not done.get("batches"):
+        return "interrupted before the first batch was saved, so nothing was kept"
+    kept = f"{near(store.path)} holds {plural(done['inputs'], 'prompt')}"
+    return f"interrupted at once, without the batch in hand: {kept}; go on with nnfuzz resume {typed(store.path)}"
 
 
 def _largest(groups: list[SeedGroup]) -> SeedGroup:
