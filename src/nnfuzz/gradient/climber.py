@@ -29,7 +29,7 @@ SLOTS = {"sample": 32, "batch": 4}
 """Slots of a turn: independent rows share one traced run, whole candidates are traced one by one."""
 STEPS = {"sample": 8, "batch": 8}
 OFTEN, RARELY = 4, 64
-"""A turn comes with each so many batches at least."""
+"""A turn comes with each so many batches at least; with fewer where turns are dear and do not help."""
 COST = 8
 """A traced candidate costs about as much as so many plain ones; the bandit weighs what it earns by that."""
 
@@ -52,8 +52,8 @@ class Climber:
         guides: asked in turn; each names its own targets.
         confirmed: site keys of findings so far (asked at each turn), whose targets drop out.
         slots: candidates that a turn takes; by default as many as usual with this unit.
-        patient: whether a turn costs much more than a batch of plain candidates, since these run elsewhere: once no
-            target has made progress for a while, turns become rare.
+        patient: whether a turn costs much more than a batch of plain candidates, since these run elsewhere: each turn
+            without progress makes the next one wait twice as long, and progress makes turns frequent again.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Climber:
     ):
         self.guides, self.space, self.corpus, self.schedule = guides, space, corpus, schedule
         self.unit, self.device, self.confirmed = unit, device, confirmed
-        self.slots, self.patient = slots or SLOTS[unit], patient
+        self.slots, self.patient, self.every = slots or SLOTS[unit], patient, OFTEN
         self.tables = [TargetTable() for _ in guides]
         self.specs = followable(space)
         self.generator = torch.Generator(device)
@@ -87,8 +87,7 @@ class Climber:
         """The first batches, and then one in four while targets are open; more turns come from the bandit."""
         if not self.alive or batch <= 2:
             return self.alive
-        every = RARELY if self.patient and all(t.tired() for t in self.tables) else OFTEN
-        return batch % every == 0 and any(t.open() for t in self.tables)
+        return batch % self.every == 0 and any(t.open() for t in self.tables)
 
     @property
     def most(self) -> int:
@@ -102,12 +101,15 @@ class Climber:
         self._drop_confirmed(guide, table)
         self.generator.manual_seed(int(rng.integers(1 << 62)))
         bucket, picked = self._starts(table, rng)
+        before = table.gains
         try:
             made = self._climb(guide, table, bucket, picked, rng)
         except (Exception, SystemExit) as error:  # what cannot be traced is still mutated; the run says so
             self.trouble = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:200]
             return None
         self.dead = 0 if made is not None else self.dead + 1
+        if self.patient:
+            self.every = OFTEN if table.gains > before else min(RARELY, 2 * self.every)
         return made
 
     # ------------------------------------------------------------------ starting points
@@ -264,7 +266,8 @@ class Climber:
 
     def to_json(self) -> dict[str, Any]:
         seen = [getattr(g, "seen", {}) for g in self.guides]
-        return {"tables": [t.to_json() for t in self.tables], "seen": seen, "dead": self.dead, "trouble": self.trouble}
+        return {"tables": [t.to_json() for t in self.tables], "seen": seen, "dead": self.dead, "trouble": self.trouble,
+                "every": self.every}  # fmt: skip
 
     def load(self, data: dict[str, Any]) -> None:
         for table, saved in zip(self.tables, data.get("tables", []), strict=False):
@@ -272,7 +275,7 @@ class Climber:
         for guide, seen in zip(self.guides, data.get("seen", []), strict=False):
             if isinstance(guide, SiteGuide):
                 guide.seen.update(seen)
-        self.dead, self.trouble = data.get("dead", 0), data.get("trouble", "")
+        self.dead, self.trouble, self.every = data.get("dead", 0), data.get("trouble", ""), data.get("every", OFTEN)
 
 
 def _where(mask: Tensor, a: Tensor, b: Tensor) -> Tensor:

@@ -39,9 +39,10 @@ class TargetTable:
     def open(self) -> list[str]:
         return [k for k in self.states if k not in self.done]
 
-    def tired(self) -> bool:
-        """Whether no open target makes progress any more."""
-        return all(self.states[k].stale >= TIRED or self.states[k].reached >= TIRED for k in self.open())
+    @property
+    def gains(self) -> int:
+        """Attempts so far that came nearer by more than a trifle."""
+        return sum(s.gains for s in self.states.values())
 
     def choose(self, available: Sequence[str], rng: np.random.Generator) -> str | None:
         """One of the targets that a candidate has: untried ones first, then by progress per attempt."""
