@@ -69,6 +69,8 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
+    if name == "onnx":
+        return import_module("nnfuzz.onnx")
     if name in _HOME:
         return getattr(import_module(f"nnfuzz.{_HOME[name]}"), name)
     raise AttributeError(f"module 'nnfuzz' has no attribute {name!r}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -286,3 +287,9 @@ def test_sizes_are_found_by_trying() -> None:
             made_seeds(nnfuzz.onnx.load(made), 3, dims=dims)
     with pytest.raises(UsageError, match="--range names the input 'z', but the inputs are x"):
         made_seeds(nnfuzz.onnx.load(made), 3, ranges={"z": (0, 1)})
+
+
+def test_the_package_brings_it_along() -> None:
+    code = "import sys, nnfuzz; assert 'torch' not in sys.modules; nnfuzz.onnx.load; assert 'torch' not in sys.modules"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
