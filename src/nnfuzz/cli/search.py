@@ -22,8 +22,8 @@ from nnfuzz.cli.options import (
     tolerance,
 )
 from nnfuzz.errors import UsageError
-
 from nnfuzz.loading.comparisons import check_comparison
+
 JOB = "What counts"
 COPIES = ("fp16", "bf16", "int8", "int8-dynamic", "int8-static")
 
@@ -98,8 +98,8 @@ def diff(
             "--compare",
             metavar="HOW",
             panel=JOB,
-            help="argmax, topk:5, threshold:0.5, allclose:ATOL,RTOL, cosine:0.99, ctc:BLANK (texts read from frames), "
             callback=checked("--compare", check_comparison),
+            help="argmax, topk:5, threshold:0.5, allclose:ATOL,RTOL, cosine:0.99, ctc:BLANK (texts read from frames), "
             "detection:SCORE,IOU (boxes), or your own file.py:fn.",
             default="argmax",
         ),
