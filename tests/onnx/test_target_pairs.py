@@ -212,7 +212,11 @@ def rerun(finding: Path, *more: str, without_torch: bool = True) -> subprocess.C
     return subprocess.run([sys.executable, *script, *more], capture_output=True, text=True, timeout=100, check=False)
 
 
-@pytest.mark.parametrize("compare", ["argmax", "topk:1", "threshold:5", "allclose:0.1", "cosine:0.9999"])
+MORE = ("topk:1", "threshold:5", "cosine:0.9999")
+COMPARISONS = ["allclose:0.1", *(pytest.param(w, marks=pytest.mark.slow) for w in MORE)]
+
+
+@pytest.mark.parametrize("compare", ["argmax", *COMPARISONS])
 def test_a_pair_of_graphs_is_rerun_without_torch(compare: str, tmp_path: Path) -> None:
     sides = (saved(classifier(), tmp_path / "a.onnx"), saved(classifier(1.1, x="i", y="o"), tmp_path / "b.onnx"))
     run = nnfuzz.diff(
@@ -248,6 +252,7 @@ def test_a_finding_is_rerun_without_torch_and_says_when_the_model_changed(tmp_pa
     assert "say where it is, as in: python repro.py path/to/model.onnx" in gone.stderr
 
 
+@pytest.mark.slow
 def test_torch_beside_a_graph_and_objectives_are_rerun_with_torch(tmp_path: Path) -> None:
     code = f"""
 import sys
@@ -312,3 +317,20 @@ def test_the_level_of_a_run_is_that_of_its_reruns(tmp_path: Path) -> None:
         load_finding(tmp_path / "run" / "findings" / "F0001"), tmp_path / "run" / "findings" / "F0001", None, None
     )
     assert job.model.options.optimisation == "basic"  # type: ignore[attr-defined]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default::Warning")
+def test_an_export_agrees_with_what_it_was_made_of(tmp_path: Path) -> None:
+    """torch's own exporter, weights in a file beside the graph: nothing to be found but where it was tampered with."""
+    net = Net().eval()
+    path = tmp_path / "exported.onnx"
+    program = torch.onnx.export(
+        net, (torch.zeros(2, 6),), dynamo=True, dynamic_shapes=({0: torch.export.Dim("n")},), external_data=True
+    )
+    assert program is not None
+    program.save(str(path), external_data=True)
+    run = nnfuzz.diff(net, str(path), seeds(), compare="allclose:1e-4,1e-4", **LIMITS)
+    assert not run.findings
+    assert run.stats.unit == "sample"
+    assert nnfuzz.diff(Net(1.02), str(path), seeds(), **LIMITS).findings
