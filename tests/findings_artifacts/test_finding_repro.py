@@ -51,7 +51,13 @@ def test_seen_again_and_gone(finding: Make, repro: Repro, symptom: str, run: dic
 def test_infinities_by_design_do_not_count(finding: Make, repro: Repro) -> None:
     masked, more = torch.tensor([[0.0, 1.0, 2.0]]), torch.tensor([[0.0, 0.0, 2.0]])
     assert repro(finding("+inf", more, masked, model="tiny")).still_fails() is True
-    assert repro(finding("+inf", masked, masked, model="tiny")).still_fails() is False
+    other = torch.tensor([[0.0, 1.0, 3.0]])
+    assert repro(finding("+inf", other, masked, model="tiny")).still_fails() is False
+
+
+def test_a_finding_on_a_seed_itself_counts(finding: Make, repro: Repro) -> None:
+    masked = torch.tensor([[0.0, 1.0, 2.0]])
+    assert repro(finding("+inf", masked, masked, model="tiny")).still_fails() is True
 
 
 def test_inside(finding: Make, repro: Repro, capsys: pytest.CaptureFixture[str]) -> None:

@@ -139,7 +139,10 @@ def symptomatic(array: np.ndarray) -> np.ndarray:
 
 def fails_forward(session: Any) -> bool:
     """The symptom is in an output, and not (an infinity by design, such as a mask) also for the seed."""
-    outputs, ordinary = run(session, read("input.safetensors")), run(session, read("seed.safetensors"))
+    inputs, seed = read("input.safetensors"), read("seed.safetensors")
+    outputs = run(session, inputs)
+    on_seed = inputs.keys() == seed.keys() and all(np.array_equal(inputs[n], seed[n]) for n in seed)
+    ordinary = {} if on_seed else run(session, seed)  # a seed that fails itself shows nothing of what is by design
     show(outputs)
     return any(shows(array, ordinary.get(name)) for name, array in outputs.items())
 

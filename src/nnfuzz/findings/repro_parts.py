@@ -298,7 +298,10 @@ def symptomatic(t: torch.Tensor) -> torch.Tensor:
 
 
 def fails_forward(model: Callable[..., Any]) -> bool:
-    outputs, ordinary = run(model, read("input.safetensors")), run(model, read("seed.safetensors"))
+    inputs, seed = read("input.safetensors"), read("seed.safetensors")
+    outputs = run(model, inputs)
+    on_seed = inputs.keys() == seed.keys() and all(torch.equal(inputs[n], seed[n]) for n in seed)
+    ordinary = {} if on_seed else run(model, seed)  # a seed that fails itself shows nothing of what is by design
     show(outputs)
     return any(shows_symptom(t, ordinary.get(n)) for n, t in outputs.items())
 

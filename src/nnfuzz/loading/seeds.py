@@ -88,10 +88,15 @@ def _unpacked_size(path: Path) -> int:
 
 
 def _npy(path: Path) -> Tensor:
+    with path.open("rb") as file:
+        if file.read(6) != b"\x93NUMPY":
+            raise UsageError(f"{path} is no .npy file, or it was cut short: write one with numpy.save")
     return to_tensor(_no_pickle(path, lambda: np.load(path, allow_pickle=False)), str(path))
 
 
 def _npz(path: Path) -> dict[str, Tensor]:
+    if not zipfile.is_zipfile(path):
+        raise UsageError(f"{path} is no .npz file, or it was cut short: write one with numpy.savez")
     with np.load(path, allow_pickle=False) as archive:
         names = list(archive.files)
         arrays = {n: _no_pickle(path, partial(archive.__getitem__, n)) for n in names}

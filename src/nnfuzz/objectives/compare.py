@@ -106,12 +106,13 @@ def _top2(outputs: Named, axis: int | None, unit: str) -> tuple[Tensor, Tensor, 
     """The same, and whether the margin is so small that rounding alone may turn it."""
     scores, axis = class_scores(outputs, axis, unit, "argmax")
     scores = scores.float()
-    values, labels = scores.topk(2, dim=axis)
+    values = scores.topk(2, dim=axis).values
+    labels = scores.argmax(axis)  # of equal scores the first, as every user's argmax has it; topk may give another
     first, second = values.select(axis, 0), values.select(axis, 1)
     margin = (first - second) / torch.maximum(first.abs(), second.abs()).clamp(min=1e-30)
     largest = scores.masked_fill(~scores.isfinite(), 0).abs().amax(axis)  # a mask of −inf is no size
     close = (margin <= TIE) | (first - second <= ROUNDING * largest)
-    return flat(labels.select(axis, 0)), flat(margin), flat(close)
+    return flat(labels), flat(margin), flat(close)
 
 
 def ordered(scores: Tensor, name: str) -> Tensor:

@@ -57,7 +57,7 @@ def longer(info: RunInfo) -> str:
 def _verdict(stats: Stats, findings: Sequence[Finding]) -> Text:
     speed = f", {percent(stats.share)} of the model alone" if stats.share is not None else ""
     cost = f" in {plural(stats.inputs, 'input')}, {lasting(stats.seconds)} ({rate(stats.rate)}{speed})"
-    found = plural(len(findings), "finding") if findings else "Nothing found"
+    found = plural(len(findings), "finding") if findings else "Nothing found" if stats.inputs else "Nothing tried"
     stopped = "Interrupted, saved. " if stats.stopped == "interrupted" else ""
     return Text.assemble(stopped, (found, "bold red" if findings else "bold"), cost)
 
@@ -101,12 +101,14 @@ def _in_vain(info: RunInfo, stats: Stats) -> list[tuple[str, RenderableType]]:
 def harder(info: RunInfo, stats: Stats) -> list[str]:
     """What could find more, most promising first."""
     hints = list(info.hints)
+    if not stats.inputs:
+        return [f"{longer(info)}: looking at the seeds took all the time, and no other input was tried"]
     if stats.seconds and (stats.seconds - stats.last_novel) > STALE * stats.seconds:
         quiet = lasting(stats.seconds - stats.last_novel)
         hints.append(f"nothing new was seen for {quiet}: other --layers or --coverage, or more seeds")
     else:
         hints.append(f"{longer(info)}: new behaviour was still turning up")
-    if info.settings.get("watch") == "outputs":
+    if info.settings.get("watch") == "outputs" and info.title == "nnfuzz nan":
         hints.append("--watch layers: look at every module's output too")
     if info.settings.get("gradients") is False:
         hints.append("drop --no-gradients: gradients lead to the edge of what an operation can take")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from nnfuzz.errors import ModelFailure, UsageError
+from nnfuzz.errors import ModelFailure, NnfuzzError, UsageError
 from nnfuzz.seeds import Seeds, as_whole
 from nnfuzz.space import Batch, InputSpace, rows, size
 from nnfuzz.targets.drive import Call, Named, NotDrivable, agree, drive_rows, works
@@ -72,7 +72,21 @@ def _by_running(call: Call, seeds: Seeds) -> Plan:
     if _attempt(call, _first(bare))[0] is not None:
         return _whole(call, bare, "the model has no batch axis")
     assert error is not None
-    raise ModelFailure(f"the model fails on its own seeds: {type(error).__name__}: {_first_line(error)}") from error
+    raise seeds_failure(error) from error
+
+
+def seeds_failure(error: Exception) -> NnfuzzError:
+    """What to raise for an error of the model on its seeds: what nnfuzz said itself stays as it is."""
+    if isinstance(error, NnfuzzError):
+        return error
+    told = _first_line(error)
+    words = told.lower()
+    hint = ""
+    if any(w in words for w in ("dtype", "scalar type", "data type", "same type")):
+        hint = "; if the seeds have another dtype than the model takes, convert them (to float32, say)"
+    elif any(w in words for w in ("shape", "size", "dimension", "rank", "channels", "expected input")):
+        hint = "; if the seeds have another shape than the model takes, give seeds as it is called with them"
+    return ModelFailure(f"the model fails on its own seeds: {type(error).__name__}: {told}{hint}")
 
 
 def _independent(together: Named, singles: list[Named | None], count: int) -> bool:
@@ -101,7 +115,7 @@ def _other_order(t: Tensor) -> Tensor:
 def _whole(call: Call, seeds: Seeds, why: str) -> Plan:
     _, error = _attempt(call, _first(seeds))
     if error is not None:
-        raise ModelFailure(f"the model fails on its own seeds: {type(error).__name__}: {_first_line(error)}") from error
+        raise seeds_failure(error) from error
     group = max(seeds.groups, key=lambda g: len(g.index))
     probe = several(rows(group.batch, slice(0, 4)))
     drive = next((d for d in ("fold", "vmap") if works(d, call, probe)), "loop")
@@ -120,7 +134,7 @@ def _forced_sample(call: Call, seeds: Seeds) -> Plan:
     except NotDrivable as error:
         raise UsageError(f"unit=sample does not fit: {error}; use unit=batch") from None
     except Exception as error:
-        raise ModelFailure(f"the model fails on its own seeds: {type(error).__name__}: {_first_line(error)}") from error
+        raise seeds_failure(error) from error
     return Plan("sample", "rows", seeds, "asked for")
 
 

@@ -19,6 +19,8 @@ class Natural:
     def __str__(self) -> str:
         if self.failed_at is not None:
             return f"plain training on natural batches fails by itself at step {self.failed_at}"
+        if not self.steps:
+            return "plain training on natural batches was not tried"
         return f"plain training on natural batches stayed finite for {self.steps} steps"
 
 
