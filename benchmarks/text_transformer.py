@@ -19,7 +19,7 @@ from torch import Tensor, nn
 import text_lab as lab
 
 MAX_NEW = 64
-POSITIONS = 256
+POSITIONS = 128
 
 
 def tokenizer() -> Any:
@@ -62,7 +62,9 @@ def train(path: Path, minutes: float, width: int, layers: int) -> None:
         logits = model(input_ids=inputs + 1).logits
         return nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten() + 1), None
 
-    reached = lab.fit(model, loss_of, lambda: bits(model), minutes=minutes, rate=4e-3, streams=16, length=64, goal=1.6)
+    reached = lab.fit(
+        model, loss_of, lambda: bits(model), minutes=minutes, rate=3e-3, streams=8, length=POSITIONS, goal=1.6
+    )
     model.save_pretrained(path)
     tokenizer().save_pretrained(path)
     print(f"{reached:.3f} bits a character on held-out text, {sum(p.numel() for p in model.parameters()):,} weights")
