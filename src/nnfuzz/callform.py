@@ -117,7 +117,20 @@ class CallForm:
             )
         labels = [names[i] if i < len(names) else str(i) for i in range(len(parts))]
         positional = tuple(_template(p, label) for p, label in zip(parts, labels, strict=True))
-        return _as_exported(model, CallForm(positional, {}, _index_aliases(positional, labels)), names)
+        count = len(parts) if takes_any_position else _by_position(model, len(parts))
+        by_name = dict(zip(names[count:], positional[count:], strict=False))
+        form = CallForm(positional[:count], by_name, _index_aliases(positional, labels))
+        return _as_exported(model, form, names)
+
+
+def _by_position(model: Callable[..., Any], most: int) -> int:
+    """How many of the first arguments may be given by position; those behind a ``*`` must be named."""
+    try:
+        found = inspect.signature(model.forward if isinstance(model, torch.nn.Module) else model).parameters.values()
+    except (TypeError, ValueError):
+        return most
+    named_only = [p.kind is p.KEYWORD_ONLY for p in found]
+    return min(most, named_only.index(True)) if True in named_only else most
 
 
 def _as_exported(model: Callable[..., Any], form: CallForm, names: list[str]) -> CallForm:

@@ -392,6 +392,11 @@ def make_job(settings: Settings, model: Model, model_b: Model | None, seeds: Any
         job = kinds[settings.job](settings, model, seeds)
     else:
         raise UsageError(f"the job {settings.job!r} is not known: choose one of {', '.join([*kinds, 'diff'])}")
+    if job.side.device.type == "meta":
+        raise UsageError(
+            f"{job.side.name} is on the meta device, which holds shapes and no numbers: make it on the cpu, or move it "
+            "with to_empty and load its weights"
+        )
     job.fingerprint = fingerprint(settings.context, {"model": model, "model_b": model_b})
     return job
 

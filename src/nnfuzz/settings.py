@@ -10,6 +10,8 @@ import torch
 
 from nnfuzz.errors import UsageError
 
+MOST_SEED = 1 << 62
+"""Generators take 63 bits, and a few small numbers are added."""
 LIVE = ("constraint", "objective", "compare")
 """Settings that may be functions; a function is remembered by its name only and must be given again on resume."""
 
@@ -71,8 +73,8 @@ class Settings:
                 raise UsageError(f"{name} is {value}, but it is a limit: give a positive number, or leave it out")
         if self.radius is not None and not self.radius >= 0:
             raise UsageError(f"radius is {self.radius}, but it is a distance: give a number from 0 up")
-        if not isinstance(self.seed, int) or self.seed < 0:
-            raise UsageError(f"seed is {self.seed!r}, but it is a whole number from 0 up")
+        if not isinstance(self.seed, int) or not 0 <= self.seed <= MOST_SEED:
+            raise UsageError(f"seed is {self.seed!r}, but it is a whole number from 0 to 2^62")
         for name in ("max_corpus", "max_corpus_bytes"):
             if getattr(self, name) < 64:
                 raise UsageError(f"{name} is {getattr(self, name)}, but a corpus needs room: give at least 64")

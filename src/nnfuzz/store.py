@@ -49,7 +49,7 @@ class RunStore:
     @classmethod
     def create(cls, path: str | Path, manifest: dict[str, Any]) -> RunStore:
         """A new run in a directory that does not exist or is empty; raises ``StoreError`` otherwise."""
-        path = Path(path)
+        path = no_run_at(Path(path))
         with disk(f"create {path}"):
             path.mkdir(parents=True, exist_ok=True)
         refuse_occupied(path)

@@ -34,7 +34,10 @@ def either_at(path: Path) -> Path:
 
 
 def no_run_at(path: Path) -> Path:
-    """The path itself. Raises ``StoreError`` when a run lies there already, which a new one must not replace."""
+    """The path itself. Raises ``StoreError`` when a run lies there already, which a new one must not replace, or a
+    file."""
+    if path.exists() and not path.is_dir():
+        raise StoreError(f"{path} is a file, but a run is a directory: choose another --out")
     if (path / MANIFEST).is_file():
         raise StoreError(
             f"{path} already holds a run: go on with it (nnfuzz resume {path}), choose another --out, or delete it"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections import namedtuple
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,3 +91,17 @@ def test_a_list_of_numbers_has_one_cause(model: Any, tmp_path: Path) -> None:
     assert [f.cause for f in run.findings] == ["nan in output"]
     assert run.findings[0].outputs["output"].shape == (5,)
     assert nnfuzz.repro(tmp_path / "run" / "findings" / "F0001", model=model).reproduced
+
+
+def test_sparse_and_nested_results_are_what_they_stand_for() -> None:
+    dense = torch.tensor([[0.0, 2.0], [3.0, 0.0]])
+    assert torch.equal(named_outputs(dense.to_sparse())["output"], dense)
+    ragged = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged)
+    assert torch.equal(named_outputs(ragged)["output"], torch.tensor([[1.0, 1, 0], [1, 1, 1]]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch would have another way of quantizing
+        few = torch.quantize_per_tensor(dense, 0.5, 0, torch.qint8)
+    assert torch.equal(named_outputs(few)["output"], dense)
+
+    run = nnfuzz.find_nans(lambda x: torch.log(x).to_sparse(), torch.rand(6, 3), ranges=(-1, 1), max_inputs=200)
+    assert run.findings

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 import traceback
 from collections.abc import Sequence
@@ -52,6 +53,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command line and returns its exit status; prints errors, raises none."""
     from nnfuzz.cli import commands
 
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="backslashreplace")  # a terminal that knows no ∞ is no reason to fail
     spoken[:] = sys.argv[1:] if argv is None else argv
     words, debug = rewritten(spoken)
     try:

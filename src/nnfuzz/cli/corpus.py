@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -88,12 +87,12 @@ def _made(facts: dict[str, Any], dest: Path) -> None:
 
 def _print(facts: Any, as_json: bool) -> None:
     from nnfuzz.report.facts import lines
-    from nnfuzz.report.jsonl import plain
+    from nnfuzz.report.jsonl import dumps, plain
 
     if not isinstance(facts, dict):
         return
     if as_json:
-        typer.echo(json_.dumps(plain(facts), ensure_ascii=False))
+        typer.echo(dumps(plain(facts)))
         return
     for line in lines(facts):
         typer.echo(line)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,9 +45,10 @@ def search(
     declared = data.declared(models[0])
     arguments = {**legal.arguments(), **how.arguments(), **budget.arguments()}
     context = _context(models, data, legal, more)
-    place = no_run_at(out.out) if out.out is not None else free_place(job_word(job), models[0])
+    if out.out is not None:
+        no_run_at(out.out)
     check_words(models, data, legal, more)
-    with reporting(style.style) as reporter:
+    with held_place(out.out, job_word(job), models[0]) as place, reporting(style.style) as reporter:
         from nnfuzz import api
 
         loaded = _models(models, data.trust, runtimes)
@@ -126,6 +127,32 @@ def status(run: Any) -> int:
 def job_word(job: str) -> str:
     """The command that calls a function of the public face."""
     return {"find_nans": "nan", "check_rows": "rows"}.get(job, job)
+
+
+@contextmanager
+def held_place(out: Path | None, job: str, model: str) -> Iterator[Path]:
+    """Where the run goes. A place that nobody named is taken at once, so that two runs that start together do not take
+    the same one; where no run comes to it, it is given up."""
+    if out is not None:
+        yield out
+        return
+    with suppress(OSError):
+        RUNS.mkdir(parents=True, exist_ok=True)
+    while True:
+        place = free_place(job, model)
+        try:
+            place.mkdir()
+            break
+        except FileExistsError:
+            continue
+        except OSError:  # said where the run is made
+            break
+    try:
+        yield place
+    finally:
+        for folder in (place, RUNS):
+            with suppress(OSError):  # it holds a run, or is gone already
+                folder.rmdir()
 
 
 def free_place(job: str, model: str) -> Path:

@@ -173,7 +173,7 @@ def _run(module: str, *words: str, cwd: str | None) -> tuple[str, str]:
     )  # fmt: skip
     if done.returncode > 0 and words[0] == "next":
         last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-        raise UsageError(f"the batch cannot be run again: {last}")
+        raise UsageError(f"the batch cannot be run again: {re.sub(r'^nnfuzz[.]errors[.][A-Za-z]+: ', '', last)}")
     return (signal.Signals(-done.returncode).name if done.returncode < 0 else ""), done.stderr
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,8 @@ from torch import Tensor
 from nnfuzz.errors import UsageError
 
 ENDINGS = {".png", ".jpg", ".jpeg"}
+MAX_BYTES = 4 << 30
+"""As for other seeds (see ``loading.seeds``)."""
 MAX_IMAGES = 10_000
 """More files than this in one folder are a training set, not seeds."""
 
@@ -25,6 +28,7 @@ def load_images(folder: Path) -> Tensor:
         raise UsageError(f"the folder {folder} holds no PNG or JPEG images")
     if len(paths) > MAX_IMAGES:
         raise UsageError(f"the folder {folder} holds {len(paths):,} images: give at most {MAX_IMAGES:,} as seeds")
+    _check_room(paths, folder)
     first, images = None, []
     for path in paths:
         image = _read(path)
@@ -40,6 +44,21 @@ def load_images(folder: Path) -> Tensor:
     channels = max(i.shape[2] for i in images)
     full = [np.repeat(i, channels, axis=2) if i.shape[2] < channels else i for i in images]
     return torch.from_numpy(np.ascontiguousarray(np.stack(full).transpose(0, 3, 1, 2)))
+
+
+def _check_room(paths: list[Path], folder: Path) -> None:
+    """By the files' headers, before any is decoded: a few thousand photographs are more than a machine can hold."""
+    total = 0
+    for path in paths:
+        with warnings.catch_warnings(), suppress(Exception):  # what cannot be read is told where it is read
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            with Image.open(path) as image:
+                total += image.width * image.height * (1 if image.mode in ("1", "L", "I", "I;16") else 3) * 4
+    if total > MAX_BYTES:
+        raise UsageError(
+            f"the {len(paths):,} images in the folder {folder} are {total / 2**30:.1f} GiB as numbers, more than the "
+            f"{MAX_BYTES >> 30} GiB that seeds may take: a few dozen of them are enough"
+        )
 
 
 def _hidden(path: Path, folder: Path) -> bool:

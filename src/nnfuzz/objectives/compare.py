@@ -250,7 +250,7 @@ def _custom(fn: Callable[..., Any]) -> Comparison:
             answer = fn(as_given(a), as_given(b))
         except Exception as error:
             raise UsageError(f"the comparison {title} raised {type(error).__name__}: {error}") from error
-        mask, score = read_answer(answer, len(next(iter(a.values()))), title)
+        mask, score = read_answer(answer, len(next(iter(a.values()))), title, "comparison")
         return Compared(mask, torch.zeros_like(mask), score)
 
     return compare

@@ -68,19 +68,19 @@ def as_given(named: Batch) -> Any:
     return dict(named)
 
 
-def read_answer(answer: Any, count: int, title: str) -> tuple[Tensor, Tensor | None]:
+def read_answer(answer: Any, count: int, title: str, what: str = "objective") -> tuple[Tensor, Tensor | None]:
     """``(mask, score)`` as tensors of shape ``(count,)``; clear words when they are not."""
     mask, score = answer if isinstance(answer, tuple) and len(answer) == 2 else (answer, None)
+    title = f"the {what} {title}"
     mask = _as_tensor(mask, title)
     if mask.numel() != count:
         raise UsageError(
-            f"the objective {title} answered with shape {tuple(mask.shape)} for {count} candidates: "
-            "return one bool for each"
+            f"{title} answered with shape {tuple(mask.shape)} for {count} candidates: return one bool for each"
         )
     if score is not None:
         score = _as_tensor(score, title).detach().reshape(-1).float()
         if score.numel() != count:
-            raise UsageError(f"the objective {title} gave {score.numel()} scores for {count} candidates")
+            raise UsageError(f"{title} gave {score.numel()} scores for {count} candidates")
         score = score.nan_to_num(-1e30)
     return mask.reshape(-1).bool(), score
 
@@ -90,6 +90,6 @@ def _as_tensor(value: Any, title: str) -> Tensor:
         return torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError):
         raise UsageError(
-            f"the objective {title} answered with a {type(value).__name__}: "
+            f"{title} answered with a {type(value).__name__}: "
             "return a bool mask with one element for each candidate, or (mask, score)"
         ) from None

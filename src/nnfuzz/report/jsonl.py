@@ -51,9 +51,14 @@ class JsonReporter(SilentReporter):
         self._write("end", {"path": home, "findings": [facts(f, path) for f in findings], "stats": stats.to_json()})
 
     def _write(self, event: str, body: Mapping[str, Any]) -> None:
-        line = json.dumps({"event": event, **plain(body)}, ensure_ascii=False, allow_nan=False)
-        self._stream.write(line + "\n")
+        self._stream.write(dumps({"event": event, **plain(body)}, self._stream) + "\n")
         self._stream.flush()
+
+
+def dumps(document: Any, stream: TextIO | None = None) -> str:
+    """Strict JSON on one line, in letters that the stream (stdout by default) can take."""
+    encoding = getattr(stream or sys.stdout, "encoding", None) or "utf-8"
+    return json.dumps(document, ensure_ascii=not encoding.lower().startswith("utf"), allow_nan=False)
 
 
 def facts(finding: Finding, path: str | Path | None = None) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +14,7 @@ from rich.text import Text
 from nnfuzz.corpus_tools import as_seeds
 from nnfuzz.errors import StoreError
 from nnfuzz.report.facts import said
-from nnfuzz.report.jsonl import facts, plain
+from nnfuzz.report.jsonl import dumps, facts, plain
 from nnfuzz.report.panel import best_first
 from nnfuzz.report.printing import command, labelled, put
 from nnfuzz.report.summary import about
@@ -47,7 +46,7 @@ def show_path(path: Path, as_json: bool, console: Console | None = None) -> bool
     show = _run if (either_at(path) / "run.json").is_file() else _one
     parts, document = show(path, damaged)
     if as_json:
-        print(json.dumps(plain({**document, "damaged": damaged} if damaged else document), ensure_ascii=False))
+        print(dumps(plain({**document, "damaged": damaged} if damaged else document)))
         return not damaged
     if damaged:
         parts = [*parts, Text(), *(Text(text, style="red") for text in damaged)]

@@ -25,7 +25,8 @@ def named_outputs(value: Any, prefix: str = "") -> dict[str, Tensor]:
 
 def _walk(value: Any, name: str, found: dict[str, Tensor], numbers: dict[str, Tensor]) -> None:
     if isinstance(value, Tensor):
-        found[name or "output"] = value
+        odd = value.layout != torch.strided or value.is_quantized or value.is_nested
+        found[name or "output"] = _plain(value) if odd else value
     elif isinstance(value, bool | int | float | complex) or _is_list_of_numbers(value):
         numbers[name or "output"] = torch.as_tensor(value)
     elif isinstance(value, np.ndarray | np.generic):
@@ -34,6 +35,13 @@ def _walk(value: Any, name: str, found: dict[str, Tensor], numbers: dict[str, Te
     else:
         for key, part in _parts(value):
             _walk(part, f"{name}.{key}" if name else str(key), found, numbers)
+
+
+def _plain(value: Tensor) -> Tensor:
+    """Sparse, nested and quantized tensors as what they stand for; rows of a nested one are padded with zeros."""
+    if value.is_quantized:
+        return value.dequantize()
+    return value.to_padded_tensor(0.0) if value.is_nested else value.to_dense()
 
 
 def _is_list_of_numbers(value: Any) -> bool:
