@@ -32,7 +32,7 @@ def run_guarded(target: Target, batch: Batch, want: Want, most_crashes: int = MO
     """
     count = size(batch)
     try:
-        return Guarded(target.run(batch, want), np.arange(count))
+        return Guarded(_run(target, batch, want), np.arange(count))
     except NnfuzzError:
         raise
     except Exception as error:
@@ -48,7 +48,7 @@ def run_guarded(target: Target, batch: Batch, want: Want, most_crashes: int = MO
         middle = (start + stop) // 2
         for a, b in ((middle, stop), (start, middle)):
             try:
-                parts.append((a, b, target.run(rows(batch, slice(a, b)), want)))
+                parts.append((a, b, _run(target, rows(batch, slice(a, b)), want)))
             except NnfuzzError:
                 raise
             except Exception as inner:
@@ -57,6 +57,14 @@ def run_guarded(target: Target, batch: Batch, want: Want, most_crashes: int = MO
     trace = _join([t for _, _, t in parts])
     ran = [row for a, b, _ in parts for row in range(a, b)] if trace is not None else []
     return Guarded(trace, np.array(ran, np.int64), crashed)
+
+
+def _run(target: Target, batch: Batch, want: Want) -> Trace:
+    """A trace has an output at least: candidates whose results have no name in common are given an empty one."""
+    trace = target.run(batch, want)
+    if not trace.outputs:
+        trace.outputs["nothing in common"] = torch.zeros(size(batch), 0, device=target.device)
+    return trace
 
 
 def _join(traces: list[Trace]) -> Trace | None:

@@ -115,6 +115,15 @@ def _top2(outputs: Named, axis: int | None, unit: str) -> tuple[Tensor, Tensor, 
     return flat(labels), flat(margin), flat(close)
 
 
+def same_shape(x: Tensor, y: Tensor, name: str) -> None:
+    """Raises ``UsageError`` when what is compared element by element has no such elements."""
+    if x.shape != y.shape:
+        raise UsageError(
+            f"{name} compares equal shapes, but A gives {tuple(x.shape)} and B {tuple(y.shape)}: use --compare "
+            "detection for boxes, else file.py:fn"
+        )
+
+
 def ordered(scores: Tensor, name: str) -> Tensor:
     if scores.is_complex():
         raise UsageError(f"{name} asks which number is largest, but the output is complex: use --compare allclose")
@@ -126,6 +135,7 @@ def _argmax(rest: str, unit: str = "sample") -> Comparison:
 
     def compare(a: Named, b: Named) -> Compared:
         (label_a, margin_a, close_a), (label_b, margin_b, close_b) = _top2(a, axis, unit), _top2(b, axis, unit)
+        same_shape(label_a, label_b, "argmax")
         other = label_a != label_b
         real = other & ~(close_a & close_b)
         near = torch.minimum(margin_a, margin_b).nan_to_num(0.0)
@@ -166,10 +176,7 @@ def _topk(rest: str, unit: str = "sample") -> Comparison:
             sets.append(labels[..., :k].sort(-1).values)
             edge = (values[..., k - 1] - values[..., k]) / values[..., k - 1].abs().clamp(min=1e-30)
             margins.append(flat(edge).amin(1) if edge.dim() > 1 else edge)
-        if sets[0].shape != sets[1].shape:
-            raise UsageError(
-                f"topk compares equal shapes, but A gives {tuple(sets[0].shape)} and B {tuple(sets[1].shape)}"
-            )
+        same_shape(sets[0], sets[1], "topk")
         differ = flat((sets[0] != sets[1]).any(-1)).any(1) if sets[0].dim() > 2 else (sets[0] != sets[1]).any(1)
         tie = (margins[0] < TIE) & (margins[1] < TIE)
         return Compared(differ, tie, -torch.minimum(*margins).nan_to_num(0.0), margin_a=margins[0], margin_b=margins[1])
@@ -188,6 +195,7 @@ def _threshold(rest: str) -> Comparison:
     level = float(rest or 0.5)
 
     def compare(a: Named, b: Named) -> Compared:
+        same_shape(main_output(a), main_output(b), "threshold")
         x, y = flat(main_output(a)).float(), flat(main_output(b)).float()
         near = torch.minimum((x - level).abs(), (y - level).abs())
         differ = ((x > level) != (y > level)).any(1)
@@ -215,8 +223,7 @@ def _allclose(rest: str) -> Comparison:
     def compare(a: Named, b: Named) -> Compared:
         worst = None
         for (_, x), (_, y) in zip(floating(a).items(), floating(b).items(), strict=False):
-            if x.shape != y.shape:
-                raise UsageError(f"allclose compares equal shapes, but A gives {tuple(x.shape)} and B {tuple(y.shape)}")
+            same_shape(x, y, "allclose")
             p, q = flat(x).double(), flat(y).double()
             excess = ((p - q).abs() / (atol + rtol * q.abs()).clamp(min=1e-300)).nan_to_num(0.0)
             row = excess.amax(1) if excess.shape[1] else excess.new_zeros(len(excess))
@@ -233,6 +240,7 @@ def _cosine(rest: str) -> Comparison:
     least = float(rest or 0.99)
 
     def compare(a: Named, b: Named) -> Compared:
+        same_shape(main_output(a), main_output(b), "cosine")
         x, y = flat(main_output(a)).double(), flat(main_output(b)).double()
         similarity = torch.nn.functional.cosine_similarity(x, y, dim=1)
         similarity = torch.where((x == y).all(1), 1.0, similarity)  # two zero vectors are alike

@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from nnfuzz.errors import UsageError
+from nnfuzz.objectives.alike import alike, axes_apart
 from nnfuzz.objectives.base import OBJECTIVES, Cause, Objective, Verdict, flat, floating, told_outputs
 from nnfuzz.objectives.compare import MARGINS, Compared, class_axis, comparison, main_output
 from nnfuzz.objectives.nonfinite import symptom_of
-from nnfuzz.space import Batch
+from nnfuzz.space import Batch, size
 from nnfuzz.targets.base import Trace
 
 
@@ -36,6 +37,8 @@ class Disagreement(Objective):
         self.unit = unit
         self._compare = comparison(compare, unit)
         self._by_design: tuple[dict[str, Tensor], dict[str, Tensor]] = ({}, {})
+        self._usual: list[set[int]] | None = None
+        """Axes on which the outputs of the two sides differ in length on the seeds already."""
         self.has_margin = self.compare_name.partition(":")[0] in MARGINS
 
     def learn(self, trace: Trace, batch: Batch) -> None:
@@ -53,6 +56,8 @@ class Disagreement(Objective):
                     f"classes are taken to lie on axis {class_axis(own)} of the output, whose shape is {own}: "
                     "--compare argmax:AXIS names another"
                 )
+        self._compare(*sides(trace))  # outputs that cannot be compared are refused before the search
+        self._usual = axes_apart(a, b)
         for (name_a, x), (name_b, y) in zip(a.items(), b.items(), strict=False):
             if x.shape == y.shape:
                 design = (flat(x).isinf() & (flat(x) == flat(y))).all(0)
@@ -68,7 +73,9 @@ class Disagreement(Objective):
 
     def judge(self, trace: Trace, batch: Batch) -> Verdict:
         a, b = sides(trace)
-        compared = self._compare(a, b)
+        if not a or not b:  # results that have no output in common are nothing to compare
+            return Verdict(torch.zeros(size(batch), dtype=torch.bool))
+        compared, _ = self._compared(a, b)
         hits = compared.differ if self.ties else compared.differ & ~compared.tie
         broken_a, broken_b = _broken(self._without_design(a, 0)), _broken(self._without_design(b, 1))
         one_sided = broken_a != broken_b
@@ -78,13 +85,17 @@ class Disagreement(Objective):
 
     def cause(self, trace: Trace, batch: Batch) -> Cause:
         a, b = sides(trace)
-        compared = self._compare(a, b)
+        compared, unlike = self._compared(a, b)
         symptoms = [_symptom(self._without_design(named, side)) for side, named in enumerate((a, b))]
         for (symptom, other), name in ((symptoms, "A"), (symptoms[::-1], "B")):
             if symptom and not other:
                 text = f"{symptom} in {name} only"
                 return Cause(symptom, text, details={"broken side": name}, trace_site=name == "A")
         details: dict[str, Any] = {"compare": self.compare_name}
+        if unlike:
+            shapes = [{n: list(t.shape[1:]) for n, t in floating(side).items()} for side in (a, b)]
+            details["shapes_a"], details["shapes_b"] = shapes
+            return Cause("disagreement", "the outputs have other shapes", details=details)
         severity = None
         if compared.margin_a is not None and compared.margin_b is not None:
             details["margin_a"], details["margin_b"] = float(compared.margin_a[0]), float(compared.margin_b[0])
@@ -98,7 +109,24 @@ class Disagreement(Objective):
 
     def compared(self, trace: Trace) -> Compared:
         """The raw comparison, for the report and the referee."""
-        return self._compare(*sides(trace))
+        return self._compared(*sides(trace))[0]
+
+    def _compared(self, a: Batch, b: Batch) -> tuple[Compared, bool]:
+        """And whether the outputs have other shapes than each other, which on the seeds they had not. Of a lone
+        candidate that is a disagreement; in a batch, what is missing counts as zeros."""
+        if self._usual is None or callable(self.compare):
+            return self._compare(a, b), False
+        x, y, unlike = alike(floating(a), floating(b), self._usual)
+        count = len(next(iter(x.values()))) if x else 0
+        if not any(t.numel() for side in (x, y) for t in side.values()):
+            nothing = torch.zeros(count, dtype=torch.bool)
+            return Compared(nothing, nothing), False
+        if not unlike:
+            return self._compare(a, b), False
+        compared = self._compare(x, y)
+        if count == 1:
+            compared.differ, compared.tie = torch.ones_like(compared.differ), torch.zeros_like(compared.tie)
+        return compared, True
 
 
 def sides(trace: Trace) -> tuple[dict[str, Tensor], dict[str, Tensor]]:

@@ -74,7 +74,8 @@ class RowwiseTarget(Target):
                 )
         alone = [self.side.call({n: t[i : i + 1] for n, t in inputs.items()}) for i in range(count)]
         outputs = {f"together.{n}": t[None] for n, t in together.items()}
-        outputs |= {f"alone.{n}": torch.cat([a[n] for a in alone])[None] for n in together}
+        common = [n for n in together if all(n in row for row in alone)]
+        outputs |= {f"alone.{n}": torch.cat([row[n] for row in alone])[None] for n in common}
         if self._training_twin:
             outputs |= {f"training.{n}": t[None] for n, t in self._in_training(inputs).items()}
         return Trace(outputs)
