@@ -237,14 +237,22 @@ def _wrapped(inputs: Batch, job: Job) -> Batch:
 
 def model_by_name(context: dict[str, Any], which: str, place: str | Path) -> Callable[..., Any]:
     """Loads the model that the command line named; says what to pass when there was no name."""
-    spec = context.get(which)
+    spec, option = context.get(which), f"--{which.replace('_', '-')}"
     if not spec:
-        raise UsageError(f"{place} was made in Python, so it does not know its model: pass {which}=…")
+        raise UsageError(
+            f"{place} was made in Python, so it does not know its model: pass {which}=…, on the command line {option}"
+        )
     from nnfuzz.loading import started_in
     from nnfuzz.loading.models import load_model, runtime_of
 
-    with started_in(context.get("cwd")):
-        return load_model(spec, bool(context.get("trust", False)), runtime_of(context, which))
+    folder = context.get("cwd")
+    try:
+        with started_in(folder):
+            return load_model(spec, bool(context.get("trust", False)), runtime_of(context, which))
+    except UsageError as error:
+        if not folder or Path(folder).is_dir():
+            raise
+        raise UsageError(f"{error} (the run was started in {folder}, which is gone: give {option})") from error
 
 
 def object_by_name(context: dict[str, Any], which: str) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 import nnfuzz
 from nnfuzz.callform import CallForm
 from nnfuzz.cli import glue, main
-from nnfuzz.loading import images, load_seeds
+from nnfuzz.loading import images, load_seeds, objects
 
 SOURCE = """\
 import torch
@@ -158,3 +159,26 @@ def test_a_comparison_is_not_called_an_objective(refused: Any) -> None:
 
     told = refused(nnfuzz.diff, torch.sin, torch.cos, torch.rand(4, 2), compare=one, max_inputs=8)
     assert told.startswith("the comparison one answered with shape () for 4 candidates")
+
+
+def test_a_project_that_has_moved(project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words("log", "--range", "-1:1", "--out", "RUN", "-q")) == 1
+    project.rename(tmp_path / "moved")
+    os.chdir(tmp_path)
+    objects._LOADED.clear()
+    capsys.readouterr()
+    for line in (["repro", "moved/RUN/findings/F0001"], ["resume", "moved/RUN", "-n", "70", "-q"]):
+        assert main(line) == 2
+        assert capsys.readouterr().err == (
+            f"nnfuzz: error: there is no file {NAME} (the run was started in {project}, which is gone: give --model)\n"
+        )
+        assert main([*line, "--model", f"moved/{NAME}:log"]) == 1
+        capsys.readouterr()
+
+
+def test_a_run_made_in_python_says_what_to_pass(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    nnfuzz.find_nans(torch.log, torch.rand(4, 2), ranges=(-1, 1), max_inputs=64, out=tmp_path / "run")
+    assert main(["repro", str(tmp_path / "run")]) == 2
+    assert "was made in Python, so it does not know its model: pass model=…, on the command line --model" in (
+        capsys.readouterr().err
+    )
