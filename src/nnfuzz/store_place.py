@@ -12,7 +12,7 @@ MANIFEST, FACTS = "run.json", "finding.json"
 def run_at(path: Path) -> Path:
     """The path itself. Raises ``StoreError`` unless a run lies there."""
     if not (path / MANIFEST).is_file():
-        missing = "does not exist" if not path.exists() else f"holds no {MANIFEST}"
+        missing = _missing(path, f"holds no {MANIFEST}")
         raise StoreError(f"{path} {missing}, so it is no run: give the directory that --out named")
     return path
 
@@ -20,7 +20,7 @@ def run_at(path: Path) -> Path:
 def finding_at(path: Path) -> Path:
     """The path itself. Raises ``StoreError`` unless a finding lies there."""
     if not (path / FACTS).is_file():
-        missing = "does not exist" if not path.exists() else f"holds no {FACTS}"
+        missing = _missing(path, f"holds no {FACTS}")
         raise StoreError(f"{path} {missing}, so it is no finding: give a directory such as RUN/findings/F0001")
     return path
 
@@ -28,7 +28,7 @@ def finding_at(path: Path) -> Path:
 def either_at(path: Path) -> Path:
     """The path itself. Raises ``StoreError`` unless a run or a finding lies there."""
     if not (path / MANIFEST).is_file() and not (path / FACTS).is_file():
-        missing = "does not exist" if not path.exists() else f"holds neither {MANIFEST} nor {FACTS}"
+        missing = _missing(path, f"holds neither {MANIFEST} nor {FACTS}")
         raise StoreError(f"{path} {missing}: give a run directory or one of its findings")
     return path
 
@@ -43,3 +43,7 @@ def no_run_at(path: Path) -> Path:
             f"{path} already holds a run: go on with it (nnfuzz resume {path}), choose another --out, or delete it"
         )
     return path
+
+
+def _missing(path: Path, holds: str) -> str:
+    return holds if path.is_dir() else "is a file" if path.exists() else "does not exist"

@@ -130,6 +130,7 @@ MISTYPED = [
     (["resume", "gone"], "gone does not exist, so it is no run"),
     (["resume", "."], ". holds no run.json, so it is no run"),
     (["crash", "gone"], "gone does not exist, so it is no run"),
+    (["resume", "taken/run.json"], "taken/run.json is a file, so it is no run: give the directory"),
     (["show", "gone"], "gone does not exist: give a run directory or one of its findings"),
     (["repro", "gone"], "gone does not exist, so it is no finding"),
     (["shrink", "gone"], "gone does not exist, so it is no finding"),
