@@ -182,3 +182,74 @@ def test_a_run_made_in_python_says_what_to_pass(tmp_path: Path, capsys: pytest.C
     assert "was made in Python, so it does not know its model: pass model=…, on the command line --model" in (
         capsys.readouterr().err
     )
+
+
+@pytest.fixture
+def run(project: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+    assert main(words("log", "--range", "-1:1", "--phase", "forward", "--out", "RUN", "-q")) == 1
+    capsys.readouterr()
+    return Path("RUN")
+
+
+def in_a_child(line: list[str], before: Any) -> tuple[int, str]:
+    """Status and stderr of a command in a fork whose descriptors ``before`` has changed."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(read)
+        status = 99
+        try:
+            os.dup2(write, 2)
+            before()
+            for fd, name in enumerate(("stdin", "stdout", "stderr")):
+                stream = os.fdopen(fd, "w" if fd else "r", closefd=False) if is_open(fd) else None
+                setattr(sys, name, stream)
+            status = main(line)
+            sys.stderr.flush()
+        except BaseException as error:
+            os.write(write, repr(error).encode())
+        finally:
+            os._exit(status)
+    os.close(write)
+    with open(read) as said:
+        text = said.read()
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), text
+
+
+def is_open(fd: int) -> bool:
+    try:
+        os.fstat(fd)
+    except OSError:
+        return False
+    return True
+
+
+def nobody_reads() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    os.dup2(write, 1)
+
+
+def full() -> None:
+    os.dup2(os.open("/dev/full", os.O_WRONLY), 1)
+
+
+def closed() -> None:
+    for fd in (0, 1):
+        os.close(fd)
+
+
+@pytest.mark.parametrize("line", [["show", "RUN"], ["show", "RUN", "--json"], ["resume", "RUN", "-n", "70", "--plain"]])
+def test_a_reader_that_has_gone(run: Path, line: list[str]) -> None:
+    assert in_a_child(line, nobody_reads) == (141, "")
+
+
+def test_an_output_that_takes_nothing(run: Path) -> None:
+    status, told = in_a_child(["show", "RUN"], full)
+    assert (status, told) == (2, "nnfuzz: error: the output cannot be written: No space left on device\n")
+
+
+def test_streams_that_are_closed(run: Path) -> None:
+    status, told = in_a_child(["resume", "RUN", "-n", "80", "--plain"], closed)
+    assert (status, told) == (1, "")
+    assert main(["corpus", "info", "RUN"]) == 0  # nothing was printed into the corpus

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import io
+import os
 import sys
 import traceback
 from collections.abc import Sequence
@@ -11,9 +13,11 @@ from typing import Annotated
 import typer
 
 from nnfuzz.cli.argv import rewritten
+from nnfuzz.cli.groups import Unread
 from nnfuzz.errors import NnfuzzError
 
 USAGE, BUG = 2, 70
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 spoken: list[str] = []
 """The words of the command line in hand, as they were given: a run remembers them."""
 _Shown = typer.BadParameter.__mro__[2]
@@ -53,19 +57,39 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command line and returns its exit status; prints errors, raises none."""
     from nnfuzz.cli import commands
 
+    _make_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
             stream.reconfigure(errors="backslashreplace")  # a terminal that knows no ∞ is no reason to fail
     spoken[:] = sys.argv[1:] if argv is None else argv
     words, debug = rewritten(spoken)
     try:
-        return int(commands.app(words, prog_name="nnfuzz", standalone_mode=False) or 0)
+        status = int(commands.app(words, prog_name="nnfuzz", standalone_mode=False) or 0)
+        sys.stdout.flush()
+        return status
+    except (Unread, BrokenPipeError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is still to be flushed has nowhere to go
+        return Unread.exit_status
     except NnfuzzError as error:
         return _failed(error, str(error), error.exit_status, debug)
     except Exception as error:
         if isinstance(error, _Shown):
             return _unparsed(error, words)
+        if isinstance(error, OSError) and error.errno in _NO_ROOM and error.filename is None:
+            return _failed(error, f"the output cannot be written: {error.strerror}", USAGE, debug)
         return _failed(error, _bug(error, debug), BUG, debug)
+
+
+def _make_streams() -> None:
+    """A program may be started with its streams closed (``>&-``). Then the next file to be opened would take their
+    number, and what is printed would end up in it."""
+    for fd, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free: this one
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.dup(fd), "r" if fd == 0 else "w"))
 
 
 def _failed(error: BaseException, message: str, status: int, debug: bool) -> int:

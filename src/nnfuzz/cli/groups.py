@@ -15,6 +15,12 @@ from nnfuzz.errors import NnfuzzError, UsageError
 Command = Callable[..., Any]
 
 
+class Unread(NnfuzzError):
+    """Whoever read the output has gone (``| head``): the status that a shell gives for it, and not a word."""
+
+    exit_status = 141
+
+
 class Interrupted(NnfuzzError):
     """Ctrl-C outside a run, or a second time within one, which says what it leaves behind."""
 
@@ -46,6 +52,12 @@ def expand(command: Command) -> Command:
             made[name] = kind(**{f.name: given.pop(f.name) for f in fields(kind)})
         try:
             return command(**made, **given)
+        except BrokenPipeError as error:  # the parser would end the program with 1, as if something was found
+            raise Unread from error
+        except SystemExit as leave:  # which is what rich does
+            if isinstance(leave.__context__, BrokenPipeError):
+                raise Unread from leave
+            raise
         except KeyboardInterrupt as error:  # caught here, since the parser would end the program without a word
             raise Interrupted(str(error) or "interrupted: nothing more was written") from error
 
