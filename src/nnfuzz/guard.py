@@ -12,6 +12,7 @@ from nnfuzz.errors import NnfuzzError
 from nnfuzz.space import Batch, rows, size
 from nnfuzz.targets.base import Target, Trace, Want
 
+NOTHING = "no output"
 MOST_CRASHES = 4
 """A batch is searched for at most this many candidates that raise; what is undecided then is left unrun."""
 
@@ -54,26 +55,20 @@ def run_guarded(target: Target, batch: Batch, want: Want, most_crashes: int = MO
             except Exception as inner:
                 pending.append((a, b, inner))
     parts.sort(key=lambda p: p[0])  # row i of the trace is the i-th candidate that ran
-    trace = _join([t for _, _, t in parts])
-    ran = [row for a, b, _ in parts for row in range(a, b)] if trace is not None else []
-    return Guarded(trace, np.array(ran, np.int64), crashed)
+    ran = [row for a, b, _ in parts for row in range(a, b)]
+    return Guarded(
+        Trace.cat([t for _, _, t in parts], [b - a for a, b, _ in parts]) if parts else None,
+        np.array(ran, np.int64),
+        crashed,
+    )
 
 
 def _run(target: Target, batch: Batch, want: Want) -> Trace:
-    """A trace has an output at least: candidates whose results have no name in common are given an empty one."""
+    """A trace has an output at least: where no candidate gives anything, an empty one."""
     trace = target.run(batch, want)
     if not trace.outputs:
-        trace.outputs["nothing in common"] = torch.zeros(size(batch), 0, device=target.device)
+        trace.outputs[NOTHING] = torch.zeros(size(batch), 0, device=target.device)
     return trace
-
-
-def _join(traces: list[Trace]) -> Trace | None:
-    if not traces:
-        return None
-    shapes = {tuple((n, tuple(t.shape[1:])) for n, t in trace.outputs.items()) for trace in traces}
-    if len(shapes) > 1:  # outputs of data-dependent size cannot be stacked; the crash itself is what matters here
-        return None
-    return Trace.cat(traces)
 
 
 def seed_all(seed: int, device: torch.device) -> None:

@@ -20,6 +20,7 @@ from nnfuzz.gradient import Guide, ScoreGuide, SiteGuide
 from nnfuzz.inputs import listed
 from nnfuzz.kinds import ALIASES, KINDS
 from nnfuzz.objectives import DeadGradient, Disagreement, NonFinite, Objective, Property
+from nnfuzz.objectives.compare import ROUNDING
 from nnfuzz.objectives.dead_gradient import check_loss, differentiated
 from nnfuzz.objectives.rows import RowsDiffer
 from nnfuzz.onnx.matching import match_inputs, match_outputs
@@ -329,7 +330,10 @@ class DiffJob(Job):
             self.pair.b.drive = self.pair.b.drive if self.side.drive == self.pair.b.drive else "loop"
 
     def objectives(self) -> list[Objective]:
-        return [Disagreement(self.settings.compare, ties=self.settings.ties, unit=self.side.unit)]
+        return [Disagreement(
+            self.settings.compare, ties=self.settings.ties, unit=self.side.unit,
+            rounding=ROUNDING if self.pair is not None and self.pair.a.runtime != self.pair.b.runtime else 0.0,
+        )]  # fmt: skip
 
     def searched(self) -> str:
         name = self.settings.compare if isinstance(self.settings.compare, str) else "the given comparison"

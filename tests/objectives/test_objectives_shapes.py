@@ -79,6 +79,70 @@ def test_rows_without_a_name_in_common(model: Any) -> None:
     assert not [f for f in run.findings if f.symptom == "exception"]
 
 
+def with_a_warning(of: Any) -> Any:
+    """A second output that only some candidates have, and no seed."""
+
+    def model(x: Tensor) -> dict[str, Tensor]:
+        found = {"y": x.sum(-1, keepdim=True) * torch.ones(3)}
+        if float(x.sum()) < 0:
+            found["warning"] = of(x)
+        return found
+
+    return model
+
+
+@pytest.mark.parametrize("phase", ["forward", "both"])
+def test_a_nan_in_an_output_that_few_have(phase: str) -> None:
+    run = nnfuzz.find_nans(with_a_warning(torch.log), list(SEEDS), phase=phase, max_shrink=50, **QUICK)
+    assert {"nan in warning", "backward non-finite"} & {f.cause[:19] for f in run.findings} or run.findings
+    assert any("warning" in f.outputs and not f.outputs["warning"].isfinite().all() for f in run.findings)
+    assert all(f.confirmed for f in run.findings)
+
+
+def test_an_output_that_one_side_alone_gives() -> None:
+    def plain(x: Tensor) -> dict[str, Tensor]:
+        return {"y": x.sum(-1, keepdim=True) * torch.ones(3)}
+
+    for a, b in ((with_a_warning(torch.abs), plain), (plain, with_a_warning(torch.abs))):
+        run = nnfuzz.diff(a, b, list(SEEDS), compare="allclose", max_shrink=50, **QUICK)
+        assert [f.cause for f in run.findings] == ["one side lacks an output of the other"]
+        assert run.findings[0].confirmed
+        assert sorted((run.findings[0].details["outputs_a"], run.findings[0].details["outputs_b"])) == [
+            ["y"], ["y", "warning"],
+        ]  # fmt: skip
+
+
+def test_sides_that_lack_the_same_agree() -> None:
+    run = nnfuzz.diff(*[with_a_warning(torch.abs)] * 2, list(SEEDS), compare="allclose", **QUICK)
+    assert not run.findings
+
+
+def test_functions_of_ones_own_see_what_a_candidate_has() -> None:
+    seen: set[tuple[str, ...]] = set()
+
+    def violated(outputs: Any, inputs: Tensor) -> bool:
+        seen.add(tuple(outputs) if isinstance(outputs, dict) else ("y",))
+        return isinstance(outputs, dict) and bool(outputs["warning"].amax() > 0.9)
+
+    run = nnfuzz.fuzz(with_a_warning(torch.abs), list(SEEDS), objective=violated, max_shrink=50, **QUICK)
+    assert seen == {("y",), ("y", "warning")}
+    assert run.findings
+
+    def other(a: Any, b: Any) -> Tensor:
+        both = [side["warning"] if isinstance(side, dict) else torch.zeros(len(side), 1) for side in (a, b)]
+        return (both[0] - both[1]).abs().flatten(1).amax(1) > 0.5
+
+    pair = nnfuzz.diff(
+        with_a_warning(torch.abs), with_a_warning(torch.zeros_like), list(SEEDS), compare=other, max_shrink=50, **QUICK
+    )
+    assert pair.findings
+
+
+def test_rows_whose_outputs_come_and_go() -> None:
+    run = nnfuzz.check_rows(with_a_warning(torch.abs), SEEDS, **QUICK)
+    assert not run.findings
+
+
 lengths = st.lists(st.integers(0, 3), min_size=1, max_size=3)
 
 

@@ -22,7 +22,7 @@ from nnfuzz.errors import UsageError
 from nnfuzz.jobs import DiffJob
 from nnfuzz.onnx.matching import match_outputs
 from nnfuzz.settings import Settings
-from nnfuzz.targets import Want
+from nnfuzz.targets import Trace, Want
 
 LIMITS = {"ranges": (-10, 10), "max_inputs": 1500, "max_seconds": 20}
 
@@ -102,6 +102,17 @@ def test_inputs_are_matched_by_name_whatever_their_order() -> None:
     trace = other.target.run(values, Want())
     assert torch.allclose(trace.outputs["b.y"], values["q"] + 2 * values["p"])
     assert other.notes()[0] == "inputs matched (A = B): q = s, p = t; outputs: y"
+
+
+def test_rounding_is_a_tie_between_torch_and_onnx_runtime_alone() -> None:
+    graph = nnfuzz.onnx.load(classifier())
+    a = torch.tensor([[1.0, 1.0 - 2e-6, -2.0]])
+    trace = Trace({"a.y": a, "b.y": a[:, [1, 0, 2]]})
+    hits = {}
+    for word, sides in {"one": (graph, graph), "other": (Net(), Net()), "two": (Net(), graph)}.items():
+        (objective,) = pair(*sides, seeds()).objectives()
+        hits[word] = objective.judge(trace, {}).hits.tolist()
+    assert hits == {"one": [True], "other": [True], "two": [False]}
 
 
 def test_inputs_that_one_side_lacks() -> None:

@@ -68,11 +68,26 @@ class _Projected:
 
 @COVERAGES.register("auto")
 class HiddenAndOutputs(_Projected):
-    """The tapped layers (by default the last hidden activation) and all outputs, each pooled to one row a candidate."""
+    """The tapped layers (by default the last hidden activation) and all outputs, each pooled to one row a candidate.
+
+    What the first trace shows has its place in the vector, zeros where a later one lacks it: outputs may come and go.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._places: dict[str, int] = {}
 
     def features(self, trace: Trace) -> Tensor:
-        parts = [*trace.layers.values(), *trace.outputs.values()]
-        return torch.cat([_flat(t) for t in parts], 1)
+        parts = {f"layer {n}": t for n, t in trace.layers.items()} | {
+            f"output {n}": t for n, t in trace.outputs.items()
+        }
+        shown = {n: _flat(t) for n, t in parts.items()}
+        if not self._places:
+            self._places = {n: t.shape[1] for n, t in shown.items()}
+        if shown.keys() == self._places.keys() and all(t.shape[1] == self._places[n] for n, t in shown.items()):
+            return torch.cat([shown[n] for n in self._places], 1)
+        nothing = next(iter(shown.values())).new_zeros(trace.count, 0)
+        return torch.cat([_fit_width(shown.get(n, nothing), width) for n, width in self._places.items()], 1)
 
 
 @COVERAGES.register("logits")

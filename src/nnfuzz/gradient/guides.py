@@ -147,7 +147,7 @@ def _live(side: TorchTarget, leaves: Batch) -> dict[str, Tensor]:
     for i in range(size(leaves)):
         one = {n: t[i] for n, t in leaves.items()}
         each.append(side.as_answered(one, named_outputs(side.form.call(side.model, one))))
-    return {n: torch.stack([e[n] for e in each]) for n in each[0]}
+    return {n: torch.stack([e[n] for e in each]) for n in each[0] if all(n in e for e in each)}
 
 
 def _difference(a: dict[str, Tensor], b: dict[str, Tensor]) -> Tensor | None:

@@ -18,7 +18,7 @@ Named = dict[str, Tensor]
 TIE = 1e-6
 """Top-2 margins below this share of the top value, on both sides, make a disagreement a tie."""
 ROUNDING = 64 * torch.finfo(torch.float32).eps
-"""So do margins below this share of the largest score: what sums in another order differ by."""
+"""Between two runtimes, so do margins below this share of the largest score: what sums in another order differ by."""
 
 
 @dataclass
@@ -48,9 +48,15 @@ MARGINS = ("argmax", "topk", "threshold", "ctc", "detection")
 """Comparisons whose score is minus a distance to a decision: at 0 the decision turns."""
 
 
-def comparison(spec: str | Callable[..., Any], unit: str = "sample") -> Comparison:
+def comparison(spec: str | Callable[..., Any], unit: str = "sample", rounding: float = 0.0) -> Comparison:
     """From a word in ``COMPARISONS`` and what follows its colon, or a function of both models' outputs that returns a
-    bool mask or ``(mask, score)``. ``unit``: with "batch" the outputs have an axis of candidates before their own."""
+    bool mask or ``(mask, score)``.
+
+    Args:
+        unit: with "batch" the outputs have an axis of candidates before their own.
+        rounding: margins between classes below this share of the largest score are ties, beside those below ``TIE``:
+            0 where both sides sum in the same order, ``ROUNDING`` for two runtimes.
+    """
     if callable(spec):
         return _custom(spec)
     name, _, rest = spec.partition(":")
@@ -58,7 +64,7 @@ def comparison(spec: str | Callable[..., Any], unit: str = "sample") -> Comparis
         raise UsageError(f"the comparison {spec!r} is not known: choose {', '.join(EXAMPLES)}, or pkg.mod:function")
     check_comparison(spec)
     if name in _OF_CLASSES:
-        return _OF_CLASSES[name](rest.strip(), unit)
+        return _OF_CLASSES[name](rest.strip(), unit, rounding)
     return COMPARISONS[name](rest.strip())
 
 
@@ -98,21 +104,28 @@ def class_scores(outputs: Named, axis: int | None, unit: str, name: str) -> tupl
 
 def top2(outputs: Named, axis: int | None, unit: str = "sample") -> tuple[Tensor, Tensor]:
     """``(label, margin)``, each ``(batch, positions)``; the margin is relative to the larger of the top two."""
-    label, margin, _ = _top2(outputs, axis, unit)
+    label, margin, _ = _top2(outputs, axis, unit, 0.0)
     return label, margin
 
 
-def _top2(outputs: Named, axis: int | None, unit: str) -> tuple[Tensor, Tensor, Tensor]:
-    """The same, and whether the margin is so small that rounding alone may turn it."""
+def _top2(outputs: Named, axis: int | None, unit: str, rounding: float) -> tuple[Tensor, Tensor, Tensor]:
+    """The same, and whether the margin is so small that the label says nothing."""
     scores, axis = class_scores(outputs, axis, unit, "argmax")
     scores = scores.float()
     values = scores.topk(2, dim=axis).values
     labels = scores.argmax(axis)  # of equal scores the first, as every user's argmax has it; topk may give another
     first, second = values.select(axis, 0), values.select(axis, 1)
     margin = (first - second) / torch.maximum(first.abs(), second.abs()).clamp(min=1e-30)
-    largest = scores.masked_fill(~scores.isfinite(), 0).abs().amax(axis)  # a mask of −inf is no size
-    close = (margin <= TIE) | (first - second <= ROUNDING * largest)
+    close = (margin <= TIE) | _rounded(first - second, scores, axis, rounding)
     return flat(labels), flat(margin), flat(close)
+
+
+def _rounded(gap: Tensor, scores: Tensor, axis: int, rounding: float) -> Tensor:
+    """Whether another order of summation may close the gap between two of the scores along an axis."""
+    if not rounding:
+        return torch.zeros_like(gap, dtype=torch.bool)
+    largest = scores.masked_fill(~scores.isfinite(), 0).abs().amax(axis)  # a mask of −inf is no size
+    return gap <= rounding * largest
 
 
 def same_shape(x: Tensor, y: Tensor, name: str) -> None:
@@ -130,11 +143,11 @@ def ordered(scores: Tensor, name: str) -> Tensor:
     return scores
 
 
-def _argmax(rest: str, unit: str = "sample") -> Comparison:
+def _argmax(rest: str, unit: str = "sample", rounding: float = 0.0) -> Comparison:
     axis = int(float(rest)) if rest else None
 
     def compare(a: Named, b: Named) -> Compared:
-        (label_a, margin_a, close_a), (label_b, margin_b, close_b) = _top2(a, axis, unit), _top2(b, axis, unit)
+        (label_a, margin_a, close_a), (label_b, margin_b, close_b) = (_top2(s, axis, unit, rounding) for s in (a, b))
         same_shape(label_a, label_b, "argmax")
         other = label_a != label_b
         real = other & ~(close_a & close_b)
@@ -161,11 +174,11 @@ def _argmax(rest: str, unit: str = "sample") -> Comparison:
     return compare
 
 
-def _topk(rest: str, unit: str = "sample") -> Comparison:
+def _topk(rest: str, unit: str = "sample", rounding: float = 0.0) -> Comparison:
     k = int(float(rest or 5))
 
     def compare(a: Named, b: Named) -> Compared:
-        sets, margins = [], []
+        sets, margins, ties = [], [], []
         for side in (a, b):
             scores, axis = class_scores(side, None, unit, "topk")
             scores = scores.float().movedim(axis, -1)
@@ -174,11 +187,14 @@ def _topk(rest: str, unit: str = "sample") -> Comparison:
                 raise UsageError(f"topk:{k} needs more than {k} classes, but the output has {classes}")
             values, labels = scores.topk(k + 1, dim=-1)
             sets.append(labels[..., :k].sort(-1).values)
-            edge = (values[..., k - 1] - values[..., k]) / values[..., k - 1].abs().clamp(min=1e-30)
-            margins.append(flat(edge).amin(1) if edge.dim() > 1 else edge)
+            gap = values[..., k - 1] - values[..., k]
+            edge = gap / values[..., k - 1].abs().clamp(min=1e-30)
+            margins.append(flat(edge).amin(1))
+            ties.append(flat((edge < TIE) | _rounded(gap, scores, -1, rounding)))
         same_shape(sets[0], sets[1], "topk")
-        differ = flat((sets[0] != sets[1]).any(-1)).any(1) if sets[0].dim() > 2 else (sets[0] != sets[1]).any(1)
-        tie = (margins[0] < TIE) & (margins[1] < TIE)
+        other = flat((sets[0] != sets[1]).any(-1))
+        near = ties[0] & ties[1]
+        differ, tie = other.any(1), torch.where(other.any(1), ~(other & ~near).any(1), near.all(1))
         return Compared(differ, tie, -torch.minimum(*margins).nan_to_num(0.0), margin_a=margins[0], margin_b=margins[1])
 
     return compare

@@ -15,6 +15,10 @@ from nnfuzz.objectives.compare import MARGINS, Compared, class_axis, comparison,
 from nnfuzz.objectives.nonfinite import symptom_of
 from nnfuzz.space import Batch, size
 from nnfuzz.targets.base import Trace
+from nnfuzz.targets.ragged import alike_rows, rows_that_have
+
+LACKING = -3
+"""The key of candidates for which one side alone lacks an output."""
 
 
 @OBJECTIVES.register("disagreement")
@@ -27,23 +31,34 @@ class Disagreement(Objective):
         compare: see ``objectives.compare.comparison``.
         ties: count ties as well.
         unit: "sample", or "batch": candidates are whole inputs.
+        rounding: see ``objectives.compare.comparison``.
     """
 
     name = "disagreement"
 
-    def __init__(self, compare: str | Callable[..., Any] = "argmax", *, ties: bool = False, unit: str = "sample"):
+    def __init__(
+        self,
+        compare: str | Callable[..., Any] = "argmax",
+        *,
+        ties: bool = False,
+        unit: str = "sample",
+        rounding: float = 0.0,
+    ):
         self.compare_name = compare if isinstance(compare, str) else getattr(compare, "__name__", "custom")
         self.compare, self.ties = compare, ties
         self.unit = unit
-        self._compare = comparison(compare, unit)
+        self._compare = comparison(compare, unit, rounding)
         self._by_design: tuple[dict[str, Tensor], dict[str, Tensor]] = ({}, {})
         self._usual: list[set[int]] | None = None
         """Axes on which the outputs of the two sides differ in length on the seeds already."""
+        self._by_name = False
+        """Whether the outputs of the two sides have the same names on the seeds."""
         self.has_margin = self.compare_name.partition(":")[0] in MARGINS
 
     def learn(self, trace: Trace, batch: Batch) -> None:
         """Infinities that both sides give in the same place for every seed are there by design (a mask of −inf)."""
         a, b = (floating(side) for side in sides(trace))
+        self._by_name = a.keys() == b.keys()
         if not callable(self.compare) and not all(any(t.numel() for t in side.values()) for side in (a, b)):
             told = "; B: ".join(told_outputs(side) for side in sides(trace))
             raise UsageError(
@@ -60,7 +75,8 @@ class Disagreement(Objective):
         self._usual = axes_apart(a, b)
         for (name_a, x), (name_b, y) in zip(a.items(), b.items(), strict=False):
             if x.shape == y.shape:
-                design = (flat(x).isinf() & (flat(x) == flat(y))).all(0)
+                both = self._has(trace, "a", name_a) & self._has(trace, "b", name_b)
+                design = (flat(x).isinf() & (flat(x) == flat(y)))[both.to(x.device)].all(0)
                 self._by_design[0][name_a] = self._by_design[1][name_b] = design
 
     def _without_design(self, named: dict[str, Tensor], side: int) -> dict[str, Tensor]:
@@ -73,9 +89,9 @@ class Disagreement(Objective):
 
     def judge(self, trace: Trace, batch: Batch) -> Verdict:
         a, b = sides(trace)
-        if not a or not b:  # results that have no output in common are nothing to compare
-            return Verdict(torch.zeros(size(batch), dtype=torch.bool))
-        compared, _ = self._compared(a, b)
+        if not a or not b:  # where one side gives nothing at all there is nothing to compare
+            return Verdict(self._lacking(trace, size(batch)))
+        compared, _ = self._compared(trace)
         hits = compared.differ if self.ties else compared.differ & ~compared.tie
         broken_a, broken_b = _broken(self._without_design(a, 0)), _broken(self._without_design(b, 1))
         one_sided = broken_a != broken_b
@@ -85,13 +101,17 @@ class Disagreement(Objective):
 
     def cause(self, trace: Trace, batch: Batch) -> Cause:
         a, b = sides(trace)
-        compared, unlike = self._compared(a, b)
+        lacking = bool(self._lacking(trace, 1).any())
+        compared, unlike = (None, False) if lacking else self._compared(trace)
         symptoms = [_symptom(self._without_design(named, side)) for side, named in enumerate((a, b))]
         for (symptom, other), name in ((symptoms, "A"), (symptoms[::-1], "B")):
             if symptom and not other:
                 text = f"{symptom} in {name} only"
                 return Cause(symptom, text, details={"broken side": name}, trace_site=name == "A")
         details: dict[str, Any] = {"compare": self.compare_name}
+        if compared is None:
+            details["outputs_a"], details["outputs_b"] = (list(floating(side)) for side in (a, b))
+            return Cause("disagreement", "one side lacks an output of the other", details=details)
         if unlike:
             shapes = [{n: list(t.shape[1:]) for n, t in floating(side).items()} for side in (a, b)]
             details["shapes_a"], details["shapes_b"] = shapes
@@ -109,24 +129,68 @@ class Disagreement(Objective):
 
     def compared(self, trace: Trace) -> Compared:
         """The raw comparison, for the report and the referee."""
-        return self._compared(*sides(trace))[0]
+        return self._compared(trace)[0]
 
-    def _compared(self, a: Batch, b: Batch) -> tuple[Compared, bool]:
+    def _compared(self, trace: Trace) -> tuple[Compared, bool]:
         """And whether the outputs have other shapes than each other, which on the seeds they had not. Of a lone
-        candidate that is a disagreement; in a batch, what is missing counts as zeros."""
-        if self._usual is None or callable(self.compare):
+        candidate that is a disagreement; in a batch, what is missing counts as zeros. So does an output that one side
+        alone lacks, which is a disagreement in any case."""
+        a, b = sides(trace)
+        if callable(self.compare):
+            return self._asked(trace, a, b), False
+        if self._usual is None:
             return self._compare(a, b), False
+        if self._by_name:
+            a, b = _with_names_of(a, b), _with_names_of(b, a)
+            b = {n: b[n] for n in a}
         x, y, unlike = alike(floating(a), floating(b), self._usual)
         count = len(next(iter(x.values()))) if x else 0
         if not any(t.numel() for side in (x, y) for t in side.values()):
             nothing = torch.zeros(count, dtype=torch.bool)
             return Compared(nothing, nothing), False
-        if not unlike:
-            return self._compare(a, b), False
-        compared = self._compare(x, y)
-        if count == 1:
+        compared = self._compare(x, y) if unlike else self._compare(a, b)
+        if unlike and count == 1:
             compared.differ, compared.tie = torch.ones_like(compared.differ), torch.zeros_like(compared.tie)
-        return compared, True
+        lacking = self._lacking(trace, count).to(compared.differ.device)
+        if bool(lacking.any()):
+            compared.differ, compared.tie = compared.differ | lacking, compared.tie & ~lacking
+            keys = compared.keys if compared.keys is not None else torch.zeros(count, dtype=torch.long)
+            compared.keys = torch.where(lacking, LACKING, keys.to(lacking.device))
+        return compared, unlike
+
+    def _lacking(self, trace: Trace, count: int) -> Tensor:
+        """bool ``(count,)``: whether one side alone lacks an output, where both have the same names on the seeds."""
+        found = torch.zeros(count, dtype=torch.bool)
+        if self._by_name and not callable(self.compare):
+            for name in dict.fromkeys(n for side in sides(trace) for n in floating(side)):
+                found |= self._has(trace, "a", name) != self._has(trace, "b", name)
+        return found
+
+    def _has(self, trace: Trace, side: str, name: str) -> Tensor:
+        return rows_that_have(trace.present, trace.outputs, f"{side}.{name}", trace.count)
+
+    def _asked(self, trace: Trace, a: Batch, b: Batch) -> Compared:
+        """The user's own function sees of every candidate the outputs that it has."""
+        if not trace.present:
+            return self._compare(a, b)
+        differ, score = torch.zeros(trace.count, dtype=torch.bool), torch.full((trace.count,), -torch.inf)
+        scored = True
+        for index, without in alike_rows(trace.present, trace.count):
+            some = [{n: t[index.to(t.device)] for n, t in side.items() if f"{word}.{n}" not in without}
+                    for word, side in (("a", a), ("b", b))]  # fmt: skip
+            if not all(some):
+                continue
+            compared = self._compare(*some)
+            differ[index] = compared.differ.cpu()
+            scored = scored and compared.score is not None
+            if compared.score is not None:
+                score[index] = compared.score.detach().cpu()
+        return Compared(differ, torch.zeros_like(differ), score if scored else None)
+
+
+def _with_names_of(side: Batch, other: Batch) -> Batch:
+    """With zeros for outputs that only the other side has."""
+    return side | {n: torch.zeros_like(t) for n, t in other.items() if n not in side}
 
 
 def sides(trace: Trace) -> tuple[dict[str, Tensor], dict[str, Tensor]]:

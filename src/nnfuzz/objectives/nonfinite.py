@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import zlib
 
 import torch
 from torch import Tensor
@@ -30,6 +31,7 @@ class NonFinite(Objective):
         self.want = Want(watched=watch == "layers", backward=backward, internal=watch == "internal")
         self._by_design: dict[str, Tensor] = {}
         self._probabilities: set[str] = set()
+        self._bits: dict[str, int] = {}
 
     def learn(self, trace: Trace, batch: Batch) -> None:
         if not any(t.numel() for t in _watched(trace).values()):
@@ -38,15 +40,18 @@ class NonFinite(Objective):
                 "--watch internal looks inside the model, nnfuzz fuzz --objective judges outputs of any kind"
             )
         for name, t in _watched(trace).items():
+            self._bits[name] = len(self._bits) % 60
+            if name in trace.present:
+                t = t[trace.present[name]]
             infinite = flat(t).isinf().all(0)
-            if bool(infinite.any()) and size(batch) > 1:
+            if bool(infinite.any()) and len(t) > 1:
                 self._by_design[name] = infinite
             if _looks_like_probabilities(t):
                 self._probabilities.add(name)
 
     def judge(self, trace: Trace, batch: Batch) -> Verdict:
         hits = keys = score = None
-        for bit, (name, t) in enumerate(_watched(trace).items()):
+        for name, t in _watched(trace).items():
             values = self._without_design(name, flat(t))
             # Two reductions tell both how large a row gets and, since NaN passes through them, whether it is finite.
             if values.shape[1]:
@@ -55,7 +60,7 @@ class NonFinite(Objective):
                 least = most = values.new_zeros(len(values))
             largest = torch.maximum(most, -least)
             bad = ~largest.isfinite()
-            bits = bad.long() << (bit % 60)
+            bits = bad.long() << self._bit(name)
             hits = bad if hits is None else hits | bad
             keys = bits if keys is None else keys | bits
             near = self._nearness(name, values, least, largest)
@@ -84,6 +89,10 @@ class NonFinite(Objective):
             details={"nonfinite": found, "vanishes again": inside},
             trace_site=True,
         )
+
+    def _bit(self, name: str) -> int:
+        """Of the key: by the order in which the seeds show their outputs; others fall where they may."""
+        return self._bits.get(name, zlib.crc32(name.encode()) % 60)
 
     def _without_design(self, name: str, values: Tensor) -> Tensor:
         design = self._by_design.get(name)

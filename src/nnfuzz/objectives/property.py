@@ -36,7 +36,7 @@ class Property(Objective):
             return Verdict(*self._ask(trace.outputs, batch, size(batch)))
         hits, scores = [], []
         for i in range(size(batch)):
-            mask, score = self._ask({n: t[i] for n, t in trace.outputs.items()}, {n: t[i] for n, t in batch.items()}, 1)
+            mask, score = self._ask(trace.lone(i), {n: t[i] for n, t in batch.items()}, 1)
             hits.append(mask)
             scores.append(score)
         score = torch.cat([s for s in scores if s is not None]) if all(s is not None for s in scores) else None

@@ -8,6 +8,7 @@ from torch import Tensor
 from nnfuzz.objectives.base import OBJECTIVES, Cause, Objective, Verdict, told_outputs
 from nnfuzz.space import Batch, size
 from nnfuzz.targets.base import Trace
+from nnfuzz.targets.ragged import rows_that_have
 
 
 @OBJECTIVES.register("rows")
@@ -48,6 +49,9 @@ class RowsDiffer(Objective):
                 if not name.startswith("together.") or twin is None:
                     continue
                 row = self._gap(_flat_rows(t), _flat_rows(twin)).amax(2)
+                both = [rows_that_have(trace.present, trace.outputs, n, count)
+                        for n in (name, f"{other}.{name.removeprefix('together.')}")]  # fmt: skip
+                row[~(both[0] & both[1]).to(row.device)] = 0  # nothing is compared with nothing
                 found[other] = torch.maximum(found[other], row) if other in found else row
         if not found:
             return torch.zeros(count, 1, dtype=torch.float64), torch.zeros(count, dtype=torch.long)

@@ -84,6 +84,10 @@ class OnnxTarget(TorchTarget):
         """Inputs for which the interpreter alone gave a non-finite number."""
 
     @property
+    def runtime(self) -> str:
+        return f"ONNX Runtime with {self.onnx.provider}"
+
+    @property
     def sees_inside(self) -> bool:
         return self.program is not None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from nnfuzz.space import Batch, rows, size
+from nnfuzz.targets.ragged import joined, rows_that_have
 
 
 @dataclass
@@ -22,27 +23,47 @@ class Trace:
         layers: activations by module path, ``(batch, ...)``: what the coverage asked for.
         watched: further activations by module path that an objective asked for.
         gradients: by input name (and ``parameters``), ``(batch, ...)``, when a backward pass was asked for.
+        present: of outputs that only some of the candidates have, bool ``(batch,)``: which; the others hold zeros.
     """
 
     outputs: dict[str, Tensor]
     layers: dict[str, Tensor] = field(default_factory=dict)
     watched: dict[str, Tensor] = field(default_factory=dict)
     gradients: dict[str, Tensor] = field(default_factory=dict)
+    present: dict[str, Tensor] = field(default_factory=dict)
 
     def rows(self, index: Tensor | slice | list[int]) -> Trace:
         """The same for some of the candidates."""
-        return Trace(*(rows(part, index) for part in (self.outputs, self.layers, self.watched, self.gradients)))
+        parts = (self.outputs, self.layers, self.watched, self.gradients, self.present)
+        return Trace(*(rows(part, index) for part in parts))
 
     @staticmethod
-    def cat(traces: list[Trace]) -> Trace:
-        """Traces of equal output shapes, joined."""
+    def cat(traces: list[Trace], counts: Sequence[int]) -> Trace:
+        """Traces of so many candidates each, one behind the other; what some lack is zeros there."""
         if len(traces) == 1:
             return traces[0]
-        parts = []
+        found = Trace({})
         for get in ("outputs", "layers", "watched", "gradients"):
-            dicts: list[dict[str, Tensor]] = [getattr(t, get) for t in traces]
-            parts.append({n: torch.cat([d[n] for d in dicts]) for n in dicts[0]})
-        return Trace(*parts)
+            tensors, lacking = joined([getattr(t, get) for t in traces], counts)
+            setattr(found, get, tensors)
+            if get == "outputs":
+                found.present = lacking
+        for name in {n for t in traces for n in t.present}:
+            found.present[name] = torch.cat(
+                [rows_that_have(t.present, t.outputs, name, n) for t, n in zip(traces, counts, strict=True)]
+            ).to(found.outputs[name].device)
+        return found
+
+    @property
+    def count(self) -> int:
+        """Candidates that this is a trace of; 0 when it holds nothing at all."""
+        parts = (self.outputs, self.layers, self.watched, self.gradients)
+        return next((len(t) for part in parts for t in part.values()), 0)
+
+    def lone(self, row: int) -> dict[str, Tensor]:
+        """The outputs of one candidate, without the axis of candidates: those that it has."""
+        lacking = {n for n, mark in self.present.items() if not bool(mark[row])}
+        return {n: t[row] for n, t in self.outputs.items() if n not in lacking}
 
 
 @dataclass(frozen=True)

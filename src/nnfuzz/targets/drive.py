@@ -18,6 +18,7 @@ from torch import Tensor
 from nnfuzz.callform import CallForm
 from nnfuzz.space import Batch, size
 from nnfuzz.targets.outputs import named_outputs
+from nnfuzz.targets.ragged import stacked
 
 Model = Callable[..., Any]
 Named = dict[str, Tensor]
@@ -57,7 +58,7 @@ def drive_vmap(call: Call, batch: Batch) -> Named:
 
 def drive_loop(call: Call, batch: Batch) -> Named:
     each = [call({n: t[i] for n, t in batch.items()}) for i in range(size(batch))]
-    return {n: _stack([e[n] for e in each]) for n in each[0] if all(n in e for e in each)}
+    return stacked(each)
 
 
 DRIVES: dict[str, Callable[[Call, Batch], Named]] = {
@@ -66,19 +67,6 @@ DRIVES: dict[str, Callable[[Call, Batch], Named]] = {
     "vmap": drive_vmap,
     "loop": drive_loop,
 }
-
-
-def _stack(parts: list[Tensor]) -> Tensor:
-    """Outputs of single candidates; where their sizes differ (data-dependent output) they are padded with zeros."""
-    if len({p.shape for p in parts}) == 1:
-        return torch.stack(parts)
-    most = [max(p.shape[d] for p in parts) for d in range(max(p.dim() for p in parts))]
-    padded = []
-    for p in parts:
-        p = p.reshape(*p.shape, *[1] * (len(most) - p.dim()))
-        pad = [amount for d in reversed(range(p.dim())) for amount in (0, most[d] - p.shape[d])]
-        padded.append(torch.nn.functional.pad(p, pad))
-    return torch.stack(padded)
 
 
 def agree(together: Named, alone: Named) -> bool:

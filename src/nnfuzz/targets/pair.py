@@ -40,20 +40,20 @@ class PairTarget(Target):
         first, second = self.answers(batch, want)
         outputs = self.joined(first.outputs, {n: t.to(self.device) for n, t in second.outputs.items()})
         layers = first.layers | {f"b.{n}": t.to(self.device) for n, t in second.layers.items()}
-        return Trace(outputs, layers, first.watched, first.gradients)
+        return Trace(outputs, layers, first.watched, first.gradients, self.joined(first.present, second.present))
 
     def answers(self, batch: Batch, want: Want) -> tuple[Trace, Trace]:
         """What each side gives, under its own names."""
         second = self.b.run(self.for_b(batch), Want(layers=want.layers and self.covered != "a"))
         mine = replace(want, layers=want.layers and self.covered != "b")
-        return self.a.run(batch, mine), Trace(self.from_b(second.outputs), second.layers)
+        return self.a.run(batch, mine), Trace(self.from_b(second.outputs), second.layers, present=second.present)
 
     def joined(self, first: Named, second: Named) -> Named:
         """Outputs of the pair from those of the sides."""
         if self.outputs is None:
             return {f"a.{n}": t for n, t in first.items()} | {f"b.{n}": t for n, t in second.items()}
-        mine = {f"a.{n}": first[n] for n in self.outputs}
-        return mine | {f"b.{n}": second[other] for n, other in self.outputs.items()}
+        mine = {f"a.{n}": first[n] for n in self.outputs if n in first}
+        return mine | {f"b.{n}": second[other] for n, other in self.outputs.items() if other in second}
 
     def for_b(self, batch: Batch) -> Batch:
         """The same candidates under the names and on the device of ``b``, as it takes them."""

@@ -55,7 +55,8 @@ class RowwiseTarget(Target):
         return Seeds(seeds.form, [SeedGroup(batch, [group.index[r[0]] for r in index])], False, seeds.notes)
 
     def run(self, batch: Batch, want: Want) -> Trace:
-        return Trace.cat([self._one({n: t[i] for n, t in batch.items()}) for i in range(size(batch))])
+        count = size(batch)
+        return Trace.cat([self._one({n: t[i] for n, t in batch.items()}) for i in range(count)], [1] * count)
 
     def model_input(self, candidate: Batch) -> Batch:
         return {n: t[0] for n, t in candidate.items()}

@@ -18,6 +18,7 @@ from nnfuzz.targets.base import Target, Trace, Want
 from nnfuzz.targets.drive import DRIVES, Named, agree
 from nnfuzz.targets.inside import InsideWatch, Known
 from nnfuzz.targets.outputs import named_outputs
+from nnfuzz.targets.ragged import HAS, joined
 from nnfuzz.targets.taps import Taps, all_leaves, by_pattern, last_hidden, reachable_modules
 from nnfuzz.targets.unit import Plan
 
@@ -143,6 +144,11 @@ class TorchTarget(Target):
         return {n: t.clone() for n, t in inputs.items()} if self.works_in_place else inputs
 
     @property
+    def runtime(self) -> str:
+        """What computes the answers: two sides with one runtime sum in the same order."""
+        return f"torch on {self.device.type}"
+
+    @property
     def sees_inside(self) -> bool:
         """Whether operations and gradients of ``model`` can be seen."""
         return True
@@ -209,7 +215,8 @@ class TorchTarget(Target):
             return DRIVES[self.drive](call, batch)
         starts = range(0, size(batch), self.chunk)
         parts = [DRIVES["rows"](call, rows(batch, slice(i, i + self.chunk))) for i in starts]
-        return {n: torch.cat([p[n] for p in parts]) for n in parts[0]}
+        tensors, present = joined(parts, [len(range(size(batch))[i : i + self.chunk]) for i in starts])
+        return tensors | {HAS + n: mark for n, mark in present.items()}
 
     def joined(self, batch: Batch) -> Batch | None:
         """One model input of all candidates, ``(batch, ...)`` each, for a run that is traced; None where they are
@@ -247,7 +254,7 @@ class TorchTarget(Target):
             trace.watched["inside"] = torch.where(watch.marked, torch.nan, 0.0)
             traces.append(trace)
         self._inside = known
-        return Trace.cat(traces)
+        return Trace.cat(traces, [size(part) for part in parts])
 
     def model_input(self, candidate: Batch) -> Batch:
         return candidate if self.unit == "sample" else {n: t[0] for n, t in candidate.items()}
@@ -287,6 +294,9 @@ class TorchTarget(Target):
                 trace.layers[rest] = t
             elif tag == "watch":
                 trace.watched[rest] = t
+            elif name.startswith(HAS):
+                if not rest.startswith(("layer:", "watch:")):
+                    trace.present[rest] = t
             else:
                 trace.outputs[name] = t
         return trace
@@ -295,7 +305,9 @@ class TorchTarget(Target):
         """Outputs and the gradients of their sum, one candidate (or, with independent rows, one batch) at a time."""
         if self.unit == "sample":
             return self._backward_once(batch, per_row=True)
-        return Trace.cat([self._backward_once(rows(batch, slice(i, i + 1)), per_row=False) for i in range(size(batch))])
+        count = size(batch)
+        each = [self._backward_once(rows(batch, slice(i, i + 1)), per_row=False) for i in range(count)]
+        return Trace.cat(each, [1] * count)
 
     def _backward_once(self, batch: Batch, *, per_row: bool) -> Trace:
         with torch.inference_mode(False), torch.enable_grad():
