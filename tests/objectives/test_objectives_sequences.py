@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from nnfuzz.errors import UsageError
-from nnfuzz.findings.repro_compare import ctc_text, lone_boxes
+from nnfuzz.findings.parts.boxes import ctc_text, lone_boxes
 from nnfuzz.objectives import Disagreement
 from nnfuzz.objectives.compare import comparison
 from nnfuzz.objectives.compare_ctc import END, texts

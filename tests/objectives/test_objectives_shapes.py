@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import nnfuzz
+from nnfuzz.loading import load_model
 from nnfuzz.objectives.alike import alike, axes_apart
 
 SEEDS = torch.full((4, 3), 0.5)
@@ -160,3 +162,30 @@ def test_alike_outputs_are(shapes: list[tuple[list[int], list[int]]], data: st.D
         assert float(y[m].sum()) == float(other.sum())
         if before.dim() == other.dim():
             assert all(x[n].shape[d] == y[m].shape[d] for d in range(before.dim()) if d not in known)
+
+
+def test_the_script_sees_an_output_that_one_side_lacks(tmp_path: Path) -> None:
+    (tmp_path / "pair.py").write_text(PAIR)
+    spec = f"{tmp_path / 'pair.py'}:"
+    context = {"model": spec + "a", "model_b": spec + "b", "cwd": str(tmp_path)}
+    a, b = load_model(spec + "a"), load_model(spec + "b")
+    options: dict[str, Any] = {"compare": "allclose", "max_shrink": 50, "out": tmp_path / "run", "context": context}
+    assert nnfuzz.diff(a, b, list(SEEDS), **options, **QUICK).findings
+    found = tmp_path / "run" / "findings" / "F0001"
+    assert nnfuzz.repro(found).reproduced
+    script: dict[str, Any] = {"__name__": "script", "__file__": str(found / "repro.py")}
+    exec(compile((found / "repro.py").read_text(), str(found / "repro.py"), "exec"), script)
+    assert script["still_fails"]() is True
+    assert script["still_fails"](spec + "b", spec + "b") is False
+
+
+PAIR = """
+import torch
+
+def a(x):
+    found = {"y": x.sum(-1, keepdim=True) * torch.ones(3)}
+    return found if float(x.sum()) >= 0 else found | {"warning": x.abs()}
+
+def b(x):
+    return {"y": x.sum(-1, keepdim=True) * torch.ones(3)}
+"""

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import nnfuzz
-from nnfuzz.findings.repro_parts import named
+from nnfuzz.findings.parts.running import named
 from nnfuzz.targets.outputs import named_outputs
 
 Pair = namedtuple("Pair", ["loss", "acc"])

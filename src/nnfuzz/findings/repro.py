@@ -1,4 +1,4 @@
-"""Writes ``repro.py`` and ``test_finding.py``: scripts of torch and safetensors alone, made of ``repro_parts``.
+"""Writes ``repro.py`` and ``test_finding.py``: scripts of torch and safetensors alone, made of ``parts``.
 
 Everything that comes from a finding enters the script as a Python literal, so that a hostile finding.json cannot
 become code.
@@ -15,10 +15,9 @@ from typing import Any
 
 from nnfuzz.callform import CallForm, Leaf
 from nnfuzz.errors import StoreError
-from nnfuzz.findings import repro_compare as compares
-from nnfuzz.findings import repro_parts as parts
 from nnfuzz.findings.context import RunContext
 from nnfuzz.findings.finding import Finding
+from nnfuzz.findings.parts import boxes, copies, frame, loading, nonfinite, other, pairs, running
 from nnfuzz.findings.repro_onnx import about_graph, in_numpy, onnx_script
 
 _HEAD = '''"""Reruns a finding with torch and safetensors alone.
@@ -36,7 +35,7 @@ HERE = Path(__file__).resolve().parent
 {facts}
 
 '''
-_ERROR = inspect.getsource(parts.CannotRun) + "\n\n"
+_ERROR = inspect.getsource(frame.CannotRun) + "\n\n"
 _IMPORTS = (
     "contextlib", "copy", "dataclasses", "hashlib", "importlib", "importlib.util", "inspect", "json", "os", "random",
     "sys", "traceback",
@@ -49,31 +48,32 @@ import torch
 from safetensors import safe_open{modes}"""
 
 _ALWAYS: tuple[Callable[..., Any], ...] = (
-    parts.read, parts.load_object, parts.load_model, parts.seed_everything, parts.needs_arguments, parts.prepared,
-    parts.run, parts.runs, parts.named, parts.spread, parts.show, parts.told,
+    loading.read, loading.load_object, loading.load_model, loading.seed_everything, loading.needs_arguments,
+    loading.prepared,
+    running.run, running.runs, running.named, running.spread, frame.show, running.told,
 )  # fmt: skip
-_NONFINITE = (parts.shows_symptom, parts.symptomatic)
+_NONFINITE = (nonfinite.shows_symptom, nonfinite.symptomatic)
 _PAIR = (
-    parts.disagree, compares.ctc_text, compares.lone_boxes, compares.detections, compares.shared_area,
-    parts.main_output,
-    parts.as_given, parts.said,
+    pairs.disagree, boxes.ctc_text, boxes.lone_boxes, boxes.detections, boxes.shared_area,
+    pairs.main_output,
+    other.as_given, other.said,
 )  # fmt: skip
 _NEEDS: dict[Callable[..., Any], tuple[Callable[..., Any], ...]] = {
-    parts.fails_forward: _NONFINITE,
-    parts.fails_inside: (*_NONFINITE, parts.Inside),
-    parts.fails_backward: (),
-    parts.fails_raising: (),
-    parts.fails_property: (parts.as_given, parts.said),
-    parts.fails_dead_gradient: (),
-    parts.fails_rows: (parts.beyond,),
-    parts.fails_pair: _PAIR,
-    parts.fails_copy: _PAIR,
-    parts.fails_int8: _PAIR,
+    nonfinite.fails_forward: _NONFINITE,
+    nonfinite.fails_inside: (*_NONFINITE, nonfinite.Inside),
+    nonfinite.fails_backward: (),
+    other.fails_raising: (),
+    other.fails_property: (other.as_given, other.said),
+    other.fails_dead_gradient: (),
+    other.fails_rows: (other.beyond,),
+    pairs.fails_pair: _PAIR,
+    pairs.fails_copy: _PAIR,
+    pairs.fails_int8: _PAIR,
 }
 _DTYPES = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32", "fp64": "float64"}
 _COPIES: dict[str, tuple[Callable[..., Any], ...]] = {
-    **dict.fromkeys(_DTYPES, (parts.in_precision, parts.call_in_precision)),
-    "int8": (parts.in_int8, parts.Int8Layer),
+    **dict.fromkeys(_DTYPES, (copies.in_precision, copies.call_in_precision)),
+    "int8": (copies.in_int8, copies.Int8Layer),
 }
 """What makes the copy of ``--as``."""
 
@@ -84,17 +84,17 @@ def repro_script(finding: Finding, run: RunContext) -> str:
         return onnx_script(finding, run)
     check = check_for(finding, run)
     pair = _is_pair(finding, run)
-    graphs = (parts.load_onnx, parts.digest) if run.onnx else ()
-    needs = _NEEDS[check] + graphs + (_COPIES.get(run.as_ or "", ()) if check is not parts.fails_rows else ())
+    graphs = (loading.load_onnx, frame.opened, frame.digest) if run.onnx else ()
+    needs = _NEEDS[check] + graphs + (_COPIES.get(run.as_ or "", ()) if check is not other.fails_rows else ())
     call = _call("call", finding.call or _in_order(finding))
     if run.call_b:
         call += _call("call_b", CallForm.from_json(run.call_b))
     elif pair:
         call += "call_b = call\n\n\n"
     body = _ERROR + _still_fails(check, run, pair) + _own_models(run, pair) + call
-    body += "".join(inspect.getsource(f) + "\n\n" for f in (check, *needs, *_ALWAYS, parts.main))
+    body += "".join(inspect.getsource(f) + "\n\n" for f in (check, *needs, *_ALWAYS, frame.main))
     used = [m for m in _IMPORTS if re.search(rf"\b{re.escape(m)}\.", body)]
-    modes = "\nfrom torch.utils._python_dispatch import TorchDispatchMode" if check is parts.fails_inside else ""
+    modes = "\nfrom torch.utils._python_dispatch import TorchDispatchMode" if check is nonfinite.fails_inside else ""
     head = _HEAD.format(
         usage=" [MODEL_A MODEL_B]" if pair else " [MODEL]",
         imports="\n".join([*(f"import {m}" for m in used), _LATER_IMPORTS.format(modes=modes)]),
@@ -117,24 +117,24 @@ def test_the_model_no_longer_crashes_on_{word}():
 
 
 def check_for(finding: Finding, run: RunContext) -> Callable[..., Any]:
-    """Which of the checks in ``repro_parts`` sees this finding again."""
+    """Which of the checks in ``parts`` sees this finding again."""
     if finding.symptom == "crash":
-        return parts.fails_backward if finding.phase == "backward" else parts.fails_raising
+        return nonfinite.fails_backward if finding.phase == "backward" else other.fails_raising
     if finding.symptom == "exception":
-        return parts.fails_raising
+        return other.fails_raising
     if finding.symptom == "rows":
-        return parts.fails_rows
+        return other.fails_rows
     if finding.symptom == "dead gradient":
-        return parts.fails_dead_gradient
+        return other.fails_dead_gradient
     if run.as_:
-        return parts.fails_int8 if run.as_ == "int8" else parts.fails_copy
+        return pairs.fails_int8 if run.as_ == "int8" else pairs.fails_copy
     if _is_pair(finding, run):
-        return parts.fails_pair
+        return pairs.fails_pair
     if finding.symptom not in ("nan", "+inf", "-inf"):
-        return parts.fails_property
+        return other.fails_property
     if finding.phase == "backward":
-        return parts.fails_backward
-    return parts.fails_inside if finding.details.get("vanishes again") else parts.fails_forward
+        return nonfinite.fails_backward
+    return nonfinite.fails_inside if finding.details.get("vanishes again") else nonfinite.fails_forward
 
 
 def _is_pair(finding: Finding, run: RunContext) -> bool:
@@ -177,6 +177,7 @@ def _facts(finding: Finding, run: RunContext) -> str:
         compare = run.compare or str(finding.details.get("compare") or "argmax")
         spec = run.absolute(compare) if ":" in compare else compare
         lines += [f"MODEL_B = {run.absolute(run.model_b)!r}", f"COMPARE = {spec!r}", f"UNIT = {run.unit!r}"]
+        lines.append(f"LACKS = {'outputs_a' in finding.details}  # whether one side lacks an output of the other")
         lines.append(f"OUTPUTS = { {str(k): str(v) for k, v in (run.outputs or {}).items()}!r}")
     if run.onnx:
         lines.append(f"ONNX = {_graphs(run)!r}")
@@ -184,7 +185,7 @@ def _facts(finding: Finding, run: RunContext) -> str:
         lines.append(f"PRECISION = torch.{_DTYPES[run.as_]}")
     if run.as_ == "int8":
         lines.append(f"INT8_RANGES = {_number_pairs(run.int8)!r}")
-    if check_for(finding, run) is parts.fails_property:
+    if check_for(finding, run) is other.fails_property:
         lines.append(f"OBJECTIVE = {run.absolute(run.objective) or ''!r}")
     if finding.symptom == "dead gradient":
         lines += _dead_facts(finding)
@@ -225,9 +226,9 @@ def _still_fails(check: Callable[..., Any], run: RunContext, pair: bool) -> str:
         otherwise = f"{load}({name}) if {name} else own_{name}()"
         loaded.append(f"{side} = {f'{load}({name} or {name.upper()})' if spec else otherwise}")
     ask = f"{check.__name__}({', '.join(side for side, _, _ in sides)})"
-    if check is parts.fails_raising and pair:
+    if check is other.fails_raising and pair:
         ask = "fails_raising(first) or fails_raising(second, call_b)"
-    elif check is parts.fails_raising and run.as_:
+    elif check is other.fails_raising and run.as_:
         copy = "in_int8(first)" if run.as_ == "int8" else "in_precision(first), call_in_precision"
         ask = f"fails_raising(first) or fails_raising({copy})"
     return f'''def still_fails({", ".join(f"{name}=None" for _, name, _ in sides)}):
@@ -250,10 +251,10 @@ def _obstacle(check: Callable[..., Any], run: RunContext) -> str:
     if run.as_ == "int8" and not run.int8:
         why = "the int8 copy was calibrated on the seeds of the run: use `nnfuzz repro` on this folder"
         return f"    raise CannotRun({why!r})\n"
-    if run.onnx and check in (parts.fails_backward, parts.fails_inside, parts.fails_dead_gradient):
+    if run.onnx and check in (nonfinite.fails_backward, nonfinite.fails_inside, other.fails_dead_gradient):
         why = "ONNX Runtime shows neither gradients nor what is inside a graph: use `nnfuzz repro` on this folder"
         return f"    raise CannotRun({why!r})\n"
-    if check is parts.fails_property and not run.objective:
+    if check is other.fails_property and not run.objective:
         why = "the objective was a Python object: set OBJECTIVE in repro.py to pkg.mod:fn or file.py:fn"
         return f"    if not OBJECTIVE:\n        raise CannotRun({why!r})\n"
     return ""

@@ -1,4 +1,4 @@
-"""Writes ``repro.py`` of an ONNX finding: a script of onnxruntime, numpy and safetensors, made of ``repro_onnx_parts``.
+"""Writes ``repro.py`` of an ONNX finding: a script of onnxruntime, numpy and safetensors, made of ``parts.in_numpy``.
 
 Where a Python function takes part (a model in torch on one side, the user's own objective or comparison), the script of
 ``repro`` is written instead, which needs torch beside onnxruntime.
@@ -29,7 +29,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime as ort
 from safetensors import safe_open
 
 HERE = Path(__file__).resolve().parent
@@ -66,8 +65,8 @@ def _pair(finding: Finding, run: RunContext) -> bool:
 
 def onnx_script(finding: Finding, run: RunContext) -> str:
     """The text of repro.py."""
-    from nnfuzz.findings import repro_onnx_parts as parts
-    from nnfuzz.findings.repro_parts import digest
+    from nnfuzz.findings.parts import frame
+    from nnfuzz.findings.parts import in_numpy as parts
 
     pair = _pair(finding, run)
     check = _check(finding, pair)
@@ -77,10 +76,10 @@ def onnx_script(finding: Finding, run: RunContext) -> str:
         "fails_pair": (parts.disagree, parts.main_output),
     }
     always = (
-        parts.read, parts.load, parts.opened, digest, parts.run, parts.arrays, parts.show, parts.told, parts.main,
+        parts.read, parts.load, frame.opened, frame.digest, parts.run, parts.arrays, frame.show, parts.told, frame.main,
     )  # fmt: skip
     functions: tuple[Callable[..., Any], ...] = (getattr(parts, check), *needs.get(check, ()), *always)
-    body = inspect.getsource(parts.CannotRun) + "\n\n" + _still_fails(check, pair)
+    body = inspect.getsource(frame.CannotRun) + "\n\n" + _still_fails(check, pair)
     body += "".join(inspect.getsource(f) + "\n\n" for f in functions)
     head = _HEAD.format(
         usage=" [MODEL_A MODEL_B]" if pair else " [MODEL]",
@@ -135,6 +134,7 @@ def _facts(finding: Finding, run: RunContext, pair: bool, check: str) -> str:
         f"FEEDS = {feeds[: len(specs)]!r}  # the model's input names, and those in input.safetensors",
     ]
     if check == "fails_pair":
+        lines.append(f"LACKS = {'outputs_a' in finding.details}  # whether one side lacks an output of the other")
         outputs = _texts(run.outputs) or {n[2:]: n[2:] for n in finding.outputs if n.startswith("a.")}
         compare = run.compare or str(finding.details.get("compare") or "argmax")
         lines += [f"OUTPUTS = {outputs!r}", f"COMPARE = {compare!r}", f"UNIT = {run.unit!r}"]

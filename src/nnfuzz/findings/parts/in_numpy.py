@@ -1,45 +1,29 @@
-"""The functions of which an ONNX finding's ``repro.py`` is made: the writer copies the source of those that it needs.
-
-Each must work in a script that imports onnxruntime, numpy and safetensors alone, with the constants below set to the
-finding's own.
-"""
+"""Checks of ONNX models, without torch: onnxruntime, numpy and safetensors alone."""
 
 from __future__ import annotations
 
 import json
 import sys
-import traceback
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime as ort
 from safetensors import safe_open
 
-from nnfuzz.findings.repro_parts import digest
-
-HERE = Path(__file__).resolve().parent
-FINDING = ""
-SYMPTOM = "nan"
-MODELS: list[dict[str, Any]] = []
-FEEDS: list[dict[str, str]] = [{}]
-OUTPUTS: dict[str, str] = {}
-COMPARE = "argmax"
-UNIT = "sample"
-VALUE = ""
-FLUSH_DENORMAL = False
-ATOL, RTOL = 1e-5, 1e-4
-
-
-def still_fails() -> bool:
-    return False
-
-
-class CannotRun(Exception):
-    """The finding could not be tried; the message says what is missing."""
-
-
-# ---------------------------------------------------------------------------------------------- in every script
+from nnfuzz.findings.parts.facts import (
+    ATOL,
+    COMPARE,
+    FEEDS,
+    HERE,
+    LACKS,
+    MODELS,
+    OUTPUTS,
+    RTOL,
+    SYMPTOM,
+    UNIT,
+    VALUE,
+)
+from nnfuzz.findings.parts.frame import CannotRun, digest, opened, show
 
 
 def read(name: str) -> dict[str, np.ndarray]:
@@ -62,18 +46,6 @@ def load(which: int, given: str | None = None) -> Any:
     return opened(path, about)
 
 
-def opened(model: Any, about: dict[str, Any]) -> Any:
-    levels = {"none": "DISABLE_ALL", "basic": "ENABLE_BASIC", "extended": "ENABLE_EXTENDED", "all": "ENABLE_ALL"}
-    options = ort.SessionOptions()
-    options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, "ORT_" + levels[about["optimisation"]])
-    options.intra_op_num_threads = about["threads"]
-    options.use_deterministic_compute = True
-    options.log_severity_level = 4
-    if FLUSH_DENORMAL:  # subnormal numbers become zero, as in the run
-        options.add_session_config_entry("session.set_denormal_as_zero", "1")
-    return ort.InferenceSession(model, options, providers=[about["provider"]])
-
-
 def run(session: Any, inputs: dict[str, np.ndarray], which: int = 0) -> dict[str, np.ndarray]:
     """Outputs by name, those that are arrays of numbers."""
     feeds = {name: inputs[mine] for name, mine in FEEDS[which].items()}
@@ -91,15 +63,6 @@ def arrays(name: str, value: Any) -> list[tuple[str, np.ndarray]]:
     return [(name, np.asarray(value))] if value is not None and np.asarray(value).dtype.kind in "biuf" else []
 
 
-def show(now: dict[str, np.ndarray], prefix: str = "") -> None:
-    """What the model gives, beside what it gave when the finding was made."""
-    before = read("outputs.safetensors")
-    for name, array in now.items():
-        print(f"{prefix}{name}: {told(array)}")
-        if prefix + name in before:
-            print(f"{' ' * len(prefix + name)}  recorded: {told(before[prefix + name])}")
-
-
 def told(array: np.ndarray) -> str:
     text = f"{array.dtype}{list(array.shape)}"
     if array.size <= 12:
@@ -110,24 +73,6 @@ def told(array: np.ndarray) -> str:
     text += f" {finite.min():.6g} … {finite.max():.6g}" if finite.size else " nothing finite"
     counts = {"nan": np.isnan(array), "+inf": np.isposinf(array), "-inf": np.isneginf(array)}
     return text + "".join(f", {int(c.sum())} × {n}" for n, c in counts.items() if c.any())
-
-
-def main(arguments: list[str]) -> int:
-    print(FINDING)
-    try:
-        fails = still_fails(*arguments)
-    except CannotRun as reason:
-        print(f"cannot be tried: {reason}", file=sys.stderr)
-        return 2
-    except Exception:
-        traceback.print_exc()
-        print("cannot be tried: this error is not the finding", file=sys.stderr)
-        return 2
-    print(f"REPRODUCED: {SYMPTOM}" if fails else f"not reproduced: no {SYMPTOM} this time")
-    return 1 if fails else 0
-
-
-# ---------------------------------------------------------------------------------------------- non-finite numbers
 
 
 def symptomatic(array: np.ndarray) -> np.ndarray:
@@ -169,9 +114,6 @@ def fails_inside(path: str) -> bool:
     return bool((~np.isfinite(inside["input"])).any()) and bool(np.isfinite(inside["seed"]).all())
 
 
-# ---------------------------------------------------------------------------------------------- other symptoms
-
-
 def fails_raising(session: Any, which: int = 0) -> bool:
     try:
         show(run(session, read("input.safetensors"), which))
@@ -201,13 +143,10 @@ def beyond(x: np.ndarray, y: np.ndarray) -> float:
     return float(np.where(np.isfinite(x) == np.isfinite(y), gap, np.inf).max())
 
 
-# ---------------------------------------------------------------------------------------------- two models
-
-
 def fails_pair(first: Any, second: Any) -> bool:
     inputs = read("input.safetensors")
     a, b = run(first, inputs), run(second, inputs, 1)
-    a, b = {n: a[n] for n in OUTPUTS}, {n: b[other] for n, other in OUTPUTS.items()}
+    a, b = {n: a[n] for n in OUTPUTS if n in a}, {n: b[other] for n, other in OUTPUTS.items() if other in b}
     show(a, "a.")
     show(b, "b.")
     return disagree(a, b)
@@ -220,6 +159,9 @@ def disagree(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> bool:
     if SYMPTOM != "disagreement":
         one, other = (not all(np.isfinite(v).all() for v in side.values()) for side in (floating_a, floating_b))
         return one != other  # not finite on one side only
+    if LACKS:
+        print(f"outputs of one side alone: {', '.join(sorted(floating_a.keys() ^ floating_b.keys())) or 'none'}")
+        return floating_a.keys() != floating_b.keys()
     kind, _, how = COMPARE.partition(":")
     x, y = main_output(a), main_output(b)
     before = int(UNIT == "batch")

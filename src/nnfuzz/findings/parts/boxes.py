@@ -1,7 +1,4 @@
-"""Comparisons of which a finding's ``repro.py`` is made, beside ``repro_parts``: plain loops, one finding at a time.
-
-Each must work in a script that imports nothing of nnfuzz.
-"""
+"""Texts read from frames, and boxes with a partner: plain loops, one finding at a time."""
 
 from __future__ import annotations
 
