@@ -22,6 +22,7 @@ from nnfuzz.training.frozen import NEAR
 from nnfuzz.training.lens import Lens, Target
 from nnfuzz.training.moves import Rprop
 from nnfuzz.training.program import Batch
+from nnfuzz.training.renewal import Renewal
 from nnfuzz.training.scout import Aim, Scout
 from nnfuzz.training.stream import Stream
 from nnfuzz.training.walk import Snapshot, Walk, seeded
@@ -29,7 +30,6 @@ from nnfuzz.training.walk import Snapshot, Walk, seeded
 REACH = 0.05  # length of εv relative to the weights: long enough to be above rounding, short enough to be a slope
 FAR, FALLEN = 0.5, 0.25  # of the way: where records begin, and how far below its record an arm is lost
 STALE, LEAST = 10, 6  # rounds without a record until it goes back there; training steps of a round then
-REPLACED, EVERY = 0.05, 100  # GRIST: 5 % of the rows every 100 iterations
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Lookahead(Arm):
         self.batch: Batch = dict(stream[start])
         self._movers: dict[str, Rprop] = {}
         self._groups = stream.groups()
-        self._oldest = 0
+        self._renewal = Renewal(stream, walk.program)
         self._record: Record | None = None
         self._stale, self._repeat = 0, style.repeat
 
@@ -214,19 +214,9 @@ class Lookahead(Arm):
         return {k: v for k, v in self.batch.items() if self.walk.program.role(k) == "noise"}
 
     def _replace(self) -> None:
-        """The rows that have been there longest make room for fresh ones."""
-        count = int(REPLACED * self.stream.rows)
-        if self.rounds % EVERY or not count:
-            return
-        fresh = self.stream[self.rounds // EVERY]
-        where = torch.arange(self._oldest, self._oldest + count) % self.stream.rows
-        for name, value in self.batch.items():
-            if self.stream.is_rowwise(value) and self.walk.program.role(name) != "noise":
-                changed = value.detach().clone()
-                changed[where] = fresh[name][where]
-                self.batch[name] = changed
-        self._oldest = (self._oldest + count) % self.stream.rows
-        self._movers.clear()
+        if fresh := self._renewal(self.batch, self.rounds):
+            self.batch = fresh
+            self._movers.clear()
 
     def _scaled(self, v: list[Tensor | None]) -> list[Tensor | None]:
         """v as the optimizer would see it: adaptive ones divide each weight's gradient by its usual size."""

@@ -18,6 +18,7 @@ import torch
 
 from nnfuzz.training.arm import Arm, Hit
 from nnfuzz.training.frozen import Frozen
+from nnfuzz.training.in_turn import InTurn
 from nnfuzz.training.lens import Lens, Target
 from nnfuzz.training.lookahead import Lookahead, Style
 from nnfuzz.training.plain import Natural, Plain
@@ -29,6 +30,7 @@ from nnfuzz.training.walk import Walk, seeded, statistics_kept
 FIRST_SECONDS = 0.4  # of the first slice
 WORK = 4e8  # weights × rows of the first slice, where seconds must not count
 SLICE = (6, 200)  # least and most passes of the first slice
+THOROUGH, MOST_IN_TURN = 4, 1500  # times a slice, for the plainest ways; theirs on tiny programs, which learn fast
 TARGETS = 5  # that a bracket aims at, one of them first; the others wait for the next one
 SURVIVORS = 2
 LONG = 12  # training steps on one batch: as long as the momentum of an optimizer takes to turn
@@ -138,10 +140,14 @@ class Portfolio:
         return patient[: SURVIVORS + 1] + [p.arm for p in judged]
 
     def _share(self, arm: Arm, slice_: float, first: bool) -> float:
-        """Inputs alone are tried thoroughly at first, since nothing is shorter; plain training just runs along."""
+        """The plain ways are tried thoroughly at first, since nothing is shorter; plain training just runs along."""
         if isinstance(arm, Plain):
             return self._slice()
-        return slice_ * (4 if first and isinstance(arm, Frozen) and arm.walk.seed == self.seed else 1)
+        if not first or arm.walk.seed != self.seed:
+            return slice_
+        if isinstance(arm, InTurn):
+            return THOROUGH * self._slice(most=MOST_IN_TURN)
+        return slice_ * (THOROUGH if isinstance(arm, Frozen) else 1)
 
     def _run(self, arm: Arm, slice_: float) -> Generator[Hit, None, None]:
         start = arm.passes
@@ -173,11 +179,11 @@ class Portfolio:
     def _over(self, arm: Arm) -> bool:
         return arm.finished or (arm.target is not None and arm.target.name in self.done)
 
-    def _slice(self) -> float:
+    def _slice(self, most: float = SLICE[1]) -> float:
         if self.pass_seconds is not None:
-            return min(max(FIRST_SECONDS / self.pass_seconds, SLICE[0]), SLICE[1])
+            return min(max(FIRST_SECONDS / self.pass_seconds, SLICE[0]), most)
         weights = sum(p.numel() for p in self.arms[0].walk.parameters)
-        return min(max(WORK / max(1, weights * self.stream.rows), SLICE[0]), SLICE[1])
+        return min(max(WORK / max(1, weights * self.stream.rows), SLICE[0]), most)
 
     # -------------------------------------------------------------------------------------------- who takes part
 
@@ -195,6 +201,11 @@ class Portfolio:
                 seed = self.seed if bracket == 0 else self.seed + 1000 * bracket + made
                 made += 1
                 yield self._add(make(Walk(self.program, seed), target))
+
+    def _others(self, target: Target) -> list[Target]:
+        """The nearest of what else is not reached yet."""
+        open_ = [t for t in self.lens.targets.values() if t is not target and t.name not in self.done]
+        return sorted(open_, key=lambda t: t.start)[: TARGETS - 1]
 
     def _makers(self, bracket: int, lead: bool) -> list[Make]:
         stream, lens = self.stream, self.lens
@@ -219,6 +230,7 @@ class Portfolio:
         if not lead:
             return [frozen, steady(bracket)]
         makers = [frozen, look(Style("best", 5, 1, 3, scaled=True, noise=noise)), look(Style("best", compose=True))]
+        makers.append(lambda walk, target: InTurn(walk, stream, lens, target, self._others(target), start=bracket))
         makers += [
             steady(bracket),
             steady(bracket + 1),
