@@ -13,6 +13,7 @@ help:
 	@echo "make bench-numerics  the known numerical bugs, one table"
 
 $(STAMP): pyproject.toml constraints.txt
+	@echo "setting up $(VENV): about 1 GB is downloaded and installed, which takes a few minutes"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $(STAMP)

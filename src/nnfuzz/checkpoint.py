@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -65,6 +66,7 @@ def restore(
     fuzzer.examiner.keys = {(slot, int(key)): KeyState(*rest) for slot, key, *rest in state["keys"]}
     for finding in findings:
         finding.count = state["counts"].get(finding.id, finding.count)
+        finding.cause = _without_folder(finding.cause)
         fuzzer.examiner.findings[finding.cause] = finding
     fuzzer.stats.findings = len(fuzzer.examiner.findings)
     _restore_corpus(fuzzer, records)
@@ -77,6 +79,11 @@ def restore(
     if fuzzer.parts.climber is not None:
         fuzzer.parts.climber.load(state.get("climber", {}))
     fuzzer.resume_clock(state["counters"]["seconds"])
+
+
+def _without_folder(cause: str) -> str:
+    """Runs of earlier versions have the folder of the file in it, which changes when a project moves."""
+    return re.sub(r"( at \w+@)[^@:\[\]]*/(?=[^/@:]+:\d+)", r"\1", cause)
 
 
 def _restore_corpus(fuzzer: Fuzzer, records: Iterable[Record]) -> None:

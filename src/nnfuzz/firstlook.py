@@ -14,16 +14,18 @@ from nnfuzz.seeds import SeedGroup
 from nnfuzz.space import Batch, rows, size
 
 
-def start(fuzzer: Fuzzer, groups: list[SeedGroup]) -> None:
-    """A new run: every seed is run once by every objective."""
+def start(fuzzer: Fuzzer, groups: list[SeedGroup]) -> int:
+    """A new run: every seed is run once by every objective. How many of them fail as they are."""
     learn(fuzzer, groups)
+    failing = 0
     for group in groups:
         for a in range(0, len(group.index), fuzzer.most_rows):
             part = slice(a, a + fuzzer.most_rows)
             if a and fuzzer.late():
                 break
-            _admit(fuzzer, rows(group.batch, part), group.index[part])
+            failing += _admit(fuzzer, rows(group.batch, part), group.index[part])
     fuzzer.commit([])
+    return failing
 
 
 def learn(fuzzer: Fuzzer, groups: list[SeedGroup]) -> None:
@@ -40,7 +42,8 @@ def learn(fuzzer: Fuzzer, groups: list[SeedGroup]) -> None:
             fuzzer.keeper.coverage.fit(guarded.trace, fuzzer.seed)
 
 
-def _admit(fuzzer: Fuzzer, batch: Batch, index: list[int]) -> None:
+def _admit(fuzzer: Fuzzer, batch: Batch, index: list[int]) -> int:
+    """How many of them fail."""
     failing: set[int] = set()
     trace = None
     for objective in fuzzer.objectives[::-1]:  # the first one last: its trace is the one that coverage sees
@@ -50,7 +53,7 @@ def _admit(fuzzer: Fuzzer, batch: Batch, index: list[int]) -> None:
             _examine(fuzzer, batch, row, index, objective, hash_of(error), error)
         trace = guarded.trace
         if trace is None:
-            return
+            return len(failing)
         verdict = objective.judge(trace, copy_rows(batch, guarded.ran))
         for at in verdict.hits.nonzero()[:, 0].tolist():
             row = int(guarded.ran[at])
@@ -58,7 +61,7 @@ def _admit(fuzzer: Fuzzer, batch: Batch, index: list[int]) -> None:
             _examine(fuzzer, batch, row, index, objective, _key(verdict, at))
     clean = np.array([at for at, row in enumerate(guarded.ran.tolist()) if row not in failing], np.int64)
     if not len(clean) or trace is None:
-        return
+        return len(failing)
     scores = verdict.score.double().cpu().numpy() if verdict.score is not None else np.full(size(batch), np.nan)
     vectors = fuzzer.keeper.vectors(trace, len(guarded.ran))
     fuzzer.keeper.admit_seeds(
@@ -67,6 +70,7 @@ def _admit(fuzzer: Fuzzer, batch: Batch, index: list[int]) -> None:
         [index[int(r)] for r in guarded.ran[clean]],
         [float(scores[at]) for at in clean],
     )
+    return len(failing)
 
 
 def _examine(

@@ -235,7 +235,8 @@ class DiffJob(Job):
             yield
 
     def prepare(self) -> None:
-        super().prepare()
+        with _told_which("A", self.side):
+            super().prepare()
         settings = self.settings
         names: dict[str, str] | None = None
         if self.model_b is None:
@@ -251,7 +252,8 @@ class DiffJob(Job):
         self.pair = PairTarget(self.side, b, names)
         self.pair.covered = settings.covered
         self._open.enter_context(b.session())
-        self._plan_b(self.pair)
+        with _told_which("B", b):
+            self._plan_b(self.pair)
         if names is not None or isinstance(self.model, ForeignModel):
             self._match_outputs(self.pair, tell=names is not None)
 
@@ -353,6 +355,15 @@ class DiffJob(Job):
             whole = [{n: t[i] for n, t in some.items()} for i in range(size(some))]
             for inputs in [some] if self.side.unit == "sample" else whole:
                 self.side.form.call(twin, inputs)
+
+
+@contextmanager
+def _told_which(side: str, target: TorchTarget) -> Iterator[None]:
+    """Of two models that get the same seeds, which one refuses them."""
+    try:
+        yield
+    except ModelFailure as error:
+        raise ModelFailure(f"{side} ({target.name}) refuses the seeds: {error}") from error
 
 
 class RowsJob(Job):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterator
 from importlib.metadata import entry_points
 from typing import Generic, TypeVar
 
 from nnfuzz.errors import UsageError
+from nnfuzz.nearest import did_you_mean
 
 T = TypeVar("T")
 
@@ -38,9 +38,8 @@ class Registry(Generic[T]):
     def __getitem__(self, name: str) -> T:
         self._load_entry_points()
         if name not in self._items:
-            near = difflib.get_close_matches(name, self._items, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise UsageError(f"no {self.kind} is called {name!r}: choose one of {', '.join(self)}{hint}")
+            hint = did_you_mean(name, self._items)
+            raise UsageError(f"no {self.kind} is called {name!r}{hint or ':'} choose one of {', '.join(self)}")
         return self._items[name]
 
     def __iter__(self) -> Iterator[str]:

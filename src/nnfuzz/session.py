@@ -119,10 +119,10 @@ class Session:
                 firstlook.learn(fuzzer, groups)
                 self._say_if_blind(fuzzer)
                 restore(fuzzer, store.state() or {}, store.records(), store.findings(), store.ancestry())
-                self._say_if_over(fuzzer.stats)
+                self._say_if_over(fuzzer.stats, store)
                 self._say_if_changed(store)
             else:
-                firstlook.start(fuzzer, groups)
+                self._say_if_seeds_fail(firstlook.start(fuzzer, groups), sum(len(g.index) for g in groups))
                 self._say_if_blind(fuzzer)
             fuzzer.stats.raw_rate = raw_rate(target, max(groups, key=lambda g: len(g.index)), fuzzer.most_rows)
             return self._loop(fuzzer, store)
@@ -148,18 +148,42 @@ class Session:
         kept = f"{near(store.path)} holds {plural(done['inputs'], 'input')} and {plural(found, 'finding')}"
         return f"interrupted at once, without the batch in hand: {kept}; go on with nnfuzz resume {typed(store.path)}"
 
-    def _say_if_over(self, stats: Stats) -> None:
-        """Limits count from the run's beginning: one that is used up already would end the run in silence."""
+    def _say_if_over(self, stats: Stats, store: RunStore | NullStore) -> None:
+        """Limits count from the run's beginning: one that is used up already would end the run in silence. The state
+        to resume from lacks the run's tail, which the last session may have used it up with."""
+        inputs, seconds = store.spent() if isinstance(store, RunStore) else (0, 0.0)
         limits = (
-            (stats.seconds, self.settings.max_seconds, "seconds"),
-            (stats.inputs, self.settings.max_inputs, "inputs"),
+            (max(stats.seconds, seconds), self.settings.max_seconds, "seconds"),
+            (max(stats.inputs, inputs), self.settings.max_inputs, "inputs"),
         )
         for used, limit, unit in limits:
             if limit is not None and used >= limit:
+                larger = int(used + limit) + 1
+                option = f"--max-inputs {larger}" if unit == "inputs" else f"--max-time {larger}s"
                 self.reporter.note(
-                    f"the run has used {used:,.0f} {unit} already and its limit is {limit:,.0f}, counted from its "
-                    "beginning: give a larger one"
+                    f"nothing is left to do: the run has used {used:,.0f} {unit} and its limit is {limit:,.0f}, "
+                    "counted from its beginning; give a larger one, for instance "
+                    f"nnfuzz resume {typed(self.out or 'RUN')} {option}"
                 )
+
+    def _say_if_seeds_fail(self, failing: int, total: int) -> None:
+        """That the two sides differ on ordinary inputs is something else than a rare input on which they do."""
+        if not failing:
+            return
+        if self.settings.job != "diff":
+            self.reporter.note(
+                f"{failing} of {plural(total, 'seed')} fail{'s' * (failing == 1)} unchanged: that is a finding at "
+                "distance 0, and the search starts from the other seeds"
+            )
+            return
+        more = (
+            ": the two differ on ordinary inputs already; if that is known, a looser --compare (topk:5, "
+            "allclose:1e-2,1e-2) looks for what is worse, and if it should not be, see whether both get the inputs "
+            "with the preprocessing, order of channels and scale that they expect"
+            if 2 * failing >= total
+            else ": that is a finding at distance 0, and the search starts from the other seeds"
+        )
+        self.reporter.note(f"on {failing} of {plural(total, 'seed')} the two disagree, unchanged{more}")
 
     def _say_if_cut_off(self, store: RunStore | NullStore) -> None:
         """A session that wrote no end was killed, or the model took the process down: nobody was left to say which."""

@@ -140,6 +140,14 @@ class RunStore:
         except StoreError:
             return ""
 
+    def spent(self) -> tuple[int, float]:
+        """``(inputs, seconds)`` of all sessions so far, as stats.json has it; zeros where it cannot be read."""
+        try:
+            document = from_json(self.path / "stats.json")
+            return int(document.get("execs_done") or 0), float(document.get("run_time") or 0.0)
+        except (StoreError, TypeError, ValueError):
+            return 0, 0.0
+
     def append_plot(self, stats: Stats) -> None:
         """One more row of plot_data.csv, whole or not at all."""
         self._writer()

@@ -19,8 +19,8 @@ from nnfuzz.cli.argv import rewritten
 from nnfuzz.errors import ModelFailure, RunLocked
 
 _LINES = (
-    "", "nan", "diff", "fuzz", "rows", "train", "demo", "repro", "shrink", "explain", "sensitivity", "show", "resume",
-    "crash", "corpus", "corpus info", "corpus merge", "corpus min",
+    "", "nan", "diff", "fuzz", "rows", "text", "train", "seeds", "demo", "repro", "shrink", "explain", "sensitivity",
+    "show", "resume", "crash", "corpus", "corpus info", "corpus merge", "corpus min",
 )  # fmt: skip
 COMMANDS = [line.split() for line in _LINES]
 
@@ -340,6 +340,11 @@ def test_debug_shows_the_traceback(face: Face, capsys: pytest.CaptureFixture[str
     assert told.endswith("nnfuzz: error: KeyError: 'oops'\n")
 
 
+WAYS = (
+    "given: give either another model as MODEL_B (file.py:name, a .pt2, a .onnx, …) or --as "
+    "fp16|bf16|int8|int8-dynamic|int8-static (the last two of ONNX models)"
+)
+
 BAD = {
     "nan": "missing argument 'MODEL' (see nnfuzz nan --help)",
     "frob": "no such command 'frob' (see nnfuzz --help)",
@@ -369,10 +374,9 @@ BAD = {
     "nan cli_zoo.py:f --seeds cli_zoo.py:seeds --plain --json": "--plain and --json are both given: choose one",
     "nan cli_zoo.py:f --input x=int8[1]:0..1 --range 0 1": "--range is given for all inputs, but --input declares "
     "a range for each: name the input",
-    "diff cli_zoo.py:one --seeds a.npy": "diff compares MODEL_A with one other: give either MODEL_B or --as "
-    "fp16|bf16|int8",
-    "diff cli_zoo.py:one cli_zoo.py:f --as fp16 --seeds a.npy": "diff compares MODEL_A with one other: give either "
-    "MODEL_B or --as fp16|bf16|int8",
+    "diff cli_zoo.py:one --seeds a.npy": f"diff compares MODEL_A with MODEL_B or with a copy, and neither is {WAYS}",
+    "diff cli_zoo.py:one cli_zoo.py:f --as fp16 --seeds a.npy": "diff compares MODEL_A with MODEL_B or with a copy, "
+    f"and both are {WAYS}",
     "diff cli_zoo.py:one --as fp8 --seeds a.npy": "--as: 'fp8' is not known: choose one of fp16, bf16, int8, "
     "int8-dynamic, int8-static",
     "fuzz cli_zoo.py:one --seeds cli_zoo.py:rows --objective cli_zoo.py:rows": "cli_zoo.py:rows is a Tensor, but the "

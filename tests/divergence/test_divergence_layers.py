@@ -205,7 +205,7 @@ def test_the_least_disturbance_is_bisected() -> None:
     assert found.distances[0] == pytest.approx(0.75, abs=2e-3)
     assert found.distances[1] == pytest.approx(0.25, abs=2e-3)
     assert set(found.distances) == {0, 1}
-    assert found.line().startswith("least disturbance: 2 of 3 seeds disagree, from L∞ 0.25")
+    assert found.line().startswith("least disturbance: around 2 of 3 seeds there are disagreements, from L∞ 0.25")
     assert bool((found.candidates[1]["x"][:, 0] > 0.75).all())
 
 

@@ -40,7 +40,7 @@ def said(capsys: pytest.CaptureFixture[str], *words: str, status: int) -> str:
 
 def test_from_seeds_to_a_repaired_model(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made = said(capsys, "seeds", "loss.onnx", "--n", "12", "-o", "made.npz", "--range", "x=-1:1", status=0)
-    assert made.splitlines() == ["x  float32[12, 6]  as given", "saved in made.npz"]
+    assert made.splitlines() == ["x  float32[12, 6]  -1..1, as given", "saved in made.npz"]
     text = said(
         capsys, "nan", "loss.onnx", "--seeds", "made.npz", "--range", "-10:10", "--out", "run", *QUICK, status=1
     )

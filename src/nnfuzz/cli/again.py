@@ -8,16 +8,16 @@ from typing import Annotated, Any
 import typer
 
 from nnfuzz.cli.glue import FOUND, quietly, reporting, status
-from nnfuzz.cli.groups import checked, option
-from nnfuzz.cli.options import BUDGET, AgainOptions, StyleOptions, given
+from nnfuzz.cli.options import AgainOptions, RunArgument, StyleOptions, given, max_inputs_option, max_time_option
 from nnfuzz.errors import UsageError
 from nnfuzz.loading.quantity import count, duration
 from nnfuzz.store_place import finding_at, run_at
 
+MOST_TRIES = 20_000
+
 FindingArgument = Annotated[
     Path, typer.Argument(metavar="FINDING", help="A finding's directory, RUN/findings/F0001.", show_default=False)
 ]
-RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.", show_default=False)]
 
 
 def repro(finding: FindingArgument, again: AgainOptions) -> int:
@@ -38,15 +38,7 @@ def shrink(
     again: AgainOptions,
     max_inputs: Annotated[
         str | None,
-        option(
-            "--max-inputs",
-            "-n",
-            metavar="N",
-            panel=BUDGET,
-            callback=checked("--max-inputs", count),
-            help="Inputs spent on it; training steps of a finding of nnfuzz train.",
-            default="20k",
-        ),
+        max_inputs_option("Inputs spent on it; training steps of a finding of nnfuzz train.", "20k"),
     ] = None,
 ) -> int:
     """Bring a finding nearer to its seed, and change fewer of its elements, while it fails in the same way.
@@ -59,9 +51,16 @@ def shrink(
     from nnfuzz.report.words import near
     from nnfuzz.rerun import is_training
 
-    limit = given(max_inputs=count(max_inputs) if max_inputs else None)
+    limit = count(max_inputs) if max_inputs else MOST_TRIES
+    before = _tensors(place)
     with quietly():
-        smaller = nnfuzz.shrink(place, **_models(place, again), **limit)
+        smaller = nnfuzz.shrink(place, **_models(place, again), max_inputs=limit)
+    if _tensors(place) == before:
+        what = "training steps" if is_training(place) else "inputs"
+        typer.echo(
+            f"{smaller.id} is already the smallest that was found within {limit:,} {what}: it stays as it was "
+            "(-n tries more)"
+        )
     typer.echo(smaller.headline() if is_training(place) else f"{smaller.id}  {nearness(smaller)}")
     for note in smaller.notes:
         typer.echo(f"note: {note}")
@@ -107,27 +106,11 @@ def resume(
     style: StyleOptions,
     max_inputs: Annotated[
         str | None,
-        option(
-            "--max-inputs",
-            "-n",
-            metavar="N",
-            panel=BUDGET,
-            callback=checked("--max-inputs", count),
-            help="New limit, counted from the run's beginning.",
-            default="as before",
-        ),
+        max_inputs_option("New limit, counted from the run's beginning.", "as before"),
     ] = None,
     max_time: Annotated[
         str | None,
-        option(
-            "--max-time",
-            "-t",
-            metavar="TIME",
-            panel=BUDGET,
-            callback=checked("--max-time", duration),
-            help="New limit, counted from the run's beginning.",
-            default="as before",
-        ),
+        max_time_option("New limit, counted from the run's beginning.", "as before"),
     ] = None,
 ) -> int:
     """Go on with a run where it stopped, also after it was killed."""
@@ -143,6 +126,11 @@ def resume(
         with reporter.searching():
             done = nnfuzz.resume(run, **models, **limits, reporter=reporter)
     return status(done)
+
+
+def _tensors(place: Path) -> dict[str, bytes]:
+    """What a finding consists of, whatever kind it is."""
+    return {p.name: p.read_bytes() for p in place.glob("*.safetensors")}
 
 
 def _models(place: Path, again: AgainOptions) -> dict[str, Any]:

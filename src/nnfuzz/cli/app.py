@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import re
 import sys
 import traceback
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ import typer
 from nnfuzz.cli.argv import rewritten
 from nnfuzz.cli.groups import Unread
 from nnfuzz.errors import NnfuzzError
+from nnfuzz.nearest import did_you_mean
 
 USAGE, BUG = 2, 70
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
@@ -110,6 +112,21 @@ def _unparsed(error: Exception, words: Sequence[str]) -> int:
     command = context.command_path if context is not None else "nnfuzz"
     if type(error).__name__ == "NoArgsIsHelpError":  # making the error has printed the help
         return USAGE
-    message = str(getattr(error, "format_message", lambda: error)()).strip().rstrip(".")
+    message = _with_what_is_near(error) or str(getattr(error, "format_message", lambda: error)()).strip().rstrip(".")
     message = message[:1].lower() + message[1:] if not message[:2].isupper() else message
     return _failed(error, f"{message} (see {command} --help)", USAGE, False)
+
+
+def _with_what_is_near(error: Exception) -> str:
+    """Of an option or a command that does not exist: what the parser itself suggests is often far from it."""
+    context = getattr(error, "ctx", None)
+    option = getattr(error, "option_name", None)
+    if context is None:
+        return ""
+    if option is not None and type(error).__name__ == "NoSuchOption":
+        known = [name for parameter in context.command.params for name in parameter.opts if name.startswith("--")]
+        return f"no such option: {option}{did_you_mean(option, [*known, '--help'])}"
+    unknown = re.match(r"No such command '(.*?)'", str(getattr(error, "message", "")))
+    if unknown is None:
+        return ""
+    return f"no such command {unknown[1]!r}{did_you_mean(unknown[1], context.command.list_commands(context))}"

@@ -6,9 +6,7 @@ from typing import Annotated
 
 import typer
 
-from nnfuzz.cli.again import RunArgument
-from nnfuzz.cli.groups import checked, option
-from nnfuzz.cli.options import BUDGET, AgainOptions
+from nnfuzz.cli.options import AgainOptions, RunArgument, max_time_option
 from nnfuzz.loading.quantity import duration
 
 
@@ -17,15 +15,7 @@ def sensitivity(
     again: AgainOptions,
     max_time: Annotated[
         str | None,
-        option(
-            "--max-time",
-            "-t",
-            metavar="TIME",
-            panel=BUDGET,
-            callback=checked("--max-time", duration),
-            help="Time spent on it: 90s, 5m; 0 for no limit.",
-            default="2m",
-        ),
+        max_time_option("Time spent on it: 90s, 5m; 0 for no limit.", "2m"),
     ] = None,
 ) -> int:
     """Of a diff with --as: which layer, left as it was, makes most of the disagreeing inputs agree again."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nnfuzz.cli import again, blame, corpus, onnx, search, show, text, train
+from nnfuzz.cli import again, blame, corpus, search, seeds, show, text, train
 from nnfuzz.cli.app import app
 from nnfuzz.cli.groups import Command, expand
 
@@ -15,7 +15,7 @@ _COMMANDS: dict[str, tuple[Command, str]] = {
     "rows": (search.rows, SEARCHES),
     "text": (text.text, SEARCHES),
     "train": (train.train, SEARCHES),
-    "seeds": (onnx.seeds, SEARCHES),
+    "seeds": (seeds.seeds, SEARCHES),
     "demo": (train.demo, SEARCHES),
     "repro": (again.repro, FINDINGS),
     "shrink": (again.shrink, FINDINGS),

@@ -8,12 +8,12 @@ from typing import Annotated, Any
 import typer
 
 from nnfuzz.cli.groups import checked, expand
+from nnfuzz.cli.options import RunArgument
 from nnfuzz.loading.quantity import positive
 from nnfuzz.store_place import no_run_at, run_at
 
 app = typer.Typer(help="Look at, join and thin the corpora of runs.", no_args_is_help=True, rich_markup_mode="rich")
 
-RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.", show_default=False)]
 NewArgument = Annotated[
     Path, typer.Argument(metavar="DEST", help="The run directory to write, new or empty.", show_default=False)
 ]

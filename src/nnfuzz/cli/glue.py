@@ -102,11 +102,12 @@ def quietly() -> Iterator[None]:
     """Where a model is run thousands of times and there is no run directory: what it prints is counted only, and shown
     when that fails."""
     from nnfuzz.report.apart import ModelOutput
+    from nnfuzz.report.unattended import unattended
     from nnfuzz.report.words import plural
 
     output = ModelOutput()
     try:
-        with output.led_away():
+        with output.led_away(), unattended():
             yield
         if lines := output.lines():
             print(f"note: the model printed {plural(lines, 'line')}: not shown")

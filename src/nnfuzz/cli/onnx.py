@@ -1,18 +1,15 @@
-"""Options that speak of ONNX models, and ``seeds``, which makes inputs for one."""
+"""Options that speak of ONNX models."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from nnfuzz.cli.groups import checked, one_of, option
-from nnfuzz.cli.options import LEGAL, OUTPUT, SEARCH, given
+from nnfuzz.cli.options import given
 from nnfuzz.errors import UsageError
-from nnfuzz.loading.options import collect, parse_range
-from nnfuzz.loading.quantity import count, whole
+from nnfuzz.loading.options import collect
+from nnfuzz.loading.quantity import count
 
 ONNX = "ONNX models"
 LEVELS = ("none", "basic", "extended", "all")
@@ -99,58 +96,3 @@ class PairOptions:
         """A's names → B's."""
         found: dict[str, str] | None = collect((pair(t) for t in self.map or []), "--map")
         return found
-
-
-def seeds(
-    model: Annotated[str, typer.Argument(metavar="MODEL.onnx", help="An ONNX file.", show_default=False)],
-    *,
-    out: Annotated[
-        Path, option("--out", "-o", metavar="FILE", panel=OUTPUT, help="Where to write them: .npz or .safetensors.")
-    ] = Path("seeds.npz"),
-    n: Annotated[
-        str,
-        option("--n", "-n", metavar="N", panel=SEARCH, callback=checked("--n", count), help="How many.", default="32"),
-    ] = "32",
-    range: Annotated[
-        list[str] | None,
-        option(
-            "--range",
-            metavar="[NAME=]LO:HI",
-            panel=LEGAL,
-            callback=checked("--range", parse_range),
-            help="Values, inclusive: 0:1 for every input, x=0:255 for one, rate={8000,16000} for choices.",
-            default="by the element type, and by what the graph does with the input",
-        ),
-    ] = None,
-    dim: Annotated[
-        list[str] | None,
-        option(
-            "--dim",
-            metavar="NAME=N",
-            panel=LEGAL,
-            callback=checked("--dim", sized),
-            help="The size of a free dimension: batch=1, or x.2=48 for the axis 2 of x.",
-            default="one that the model takes, found by trying",
-        ),
-    ] = None,
-    seed: Annotated[
-        str,
-        option("--seed", panel=SEARCH, metavar="N", callback=checked("--seed", whole), help="Of all randomness."),
-    ] = "0",
-) -> int:
-    """Make plausible inputs for an ONNX model from what its graph says of them."""
-    from nnfuzz.onnx import load
-    from nnfuzz.onnx.seeds import made_seeds, save_seeds
-
-    made = made_seeds(
-        load(model),
-        count(n),
-        ranges=collect((parse_range(t) for t in range or []), "--range"),
-        dims=dict(sized(t) for t in dim or []),
-        seed=whole(seed),
-    )
-    save_seeds(out, made)
-    for line in made.lines():
-        typer.echo(line)
-    typer.echo(f"saved in {out}")
-    return 0

@@ -19,6 +19,67 @@ MODEL = "file.py:name, pkg.mod:name, an .onnx file, a .pt2 (torch.export) or a T
 DATA, LEGAL, SEARCH, BUDGET, OUTPUT = "Model and seeds", "Legal inputs", "Search", "Budget", "Output"
 DEFAULT_SECONDS = 60.0
 
+TrustOption = Annotated[
+    bool, option("--trust", panel=DATA, help="Open a pickled model, which runs whatever code the file holds.")
+]
+RadiusOption = Annotated[
+    str | None,
+    option(
+        "--radius",
+        metavar="R",
+        panel=SEARCH,
+        callback=checked("--radius", nonnegative),
+        help="Fixes the novelty radius.",
+        default="adapts itself",
+    ),
+]
+MutatorsOption = Annotated[
+    str | None,
+    option("--mutators", metavar="NAMES", panel=SEARCH, help="Only these, with commas.", default="all that apply"),
+]
+ScheduleOption = Annotated[
+    str | None,
+    option(
+        "--schedule",
+        metavar="NAME",
+        panel=SEARCH,
+        callback=checked("--schedule", one_of("mix", "uniform", "recency", "frontier")),
+        help="Which corpus entries are mutated next: mix, uniform, recency or frontier.",
+        default="mix",
+    ),
+]
+DeviceOption = Annotated[
+    str | None,
+    option("--device", metavar="DEVICE", panel=SEARCH, help="Where to run: cpu, cuda, …", default="the model's own"),
+]
+SeedOption = Annotated[
+    str,
+    option(
+        "--seed",
+        panel=SEARCH,
+        metavar="N",
+        callback=checked("--seed", whole),
+        help="Of all randomness: the same seed gives the same findings.",
+        default="0",
+    ),
+]
+
+
+def max_time_option(help: str, default: str) -> Any:
+    """``--max-time``, which means something else in every command but is written alike."""
+    return option(
+        "--max-time", "-t", metavar="TIME", panel=BUDGET, callback=checked("--max-time", duration), help=help,
+        default=default,
+    )  # fmt: skip
+
+
+def max_inputs_option(help: str, default: str) -> Any:
+    """``--max-inputs``, likewise."""
+    return option(
+        "--max-inputs", "-n", metavar="N", panel=BUDGET, callback=checked("--max-inputs", count), help=help,
+        default=default,
+    )  # fmt: skip
+
 
 def given(**arguments: Any) -> dict[str, Any]:
     """Only what was given: the public face has the defaults."""
@@ -50,9 +111,7 @@ class DataOptions:
             help="Without seeds: draws 16 inputs, for instance x=float32[1,3,32,32]:0..1. Repeat for each input.",
         ),
     ] = None
-    trust: Annotated[
-        bool, option("--trust", panel=DATA, help="Open a pickled model, which runs whatever code the file holds.")
-    ] = False
+    trust: TrustOption = False
 
     def declared(self, model: str = "") -> list[Declared]:
         """The inputs to draw; empty with seeds. ``model``: what they are for."""
@@ -182,32 +241,9 @@ class SearchOptions:
         str | None,
         option("--layers", metavar="PATTERN", panel=SEARCH, help="Modules that coverage watches: 'block*.mlp,head'."),
     ] = None
-    radius: Annotated[
-        str | None,
-        option(
-            "--radius",
-            metavar="R",
-            panel=SEARCH,
-            callback=checked("--radius", nonnegative),
-            help="Fixes the novelty radius.",
-            default="adapts itself",
-        ),
-    ] = None
-    mutators: Annotated[
-        str | None,
-        option("--mutators", metavar="NAMES", panel=SEARCH, help="Only these, with commas.", default="all that apply"),
-    ] = None
-    schedule: Annotated[
-        str | None,
-        option(
-            "--schedule",
-            metavar="NAME",
-            panel=SEARCH,
-            callback=checked("--schedule", one_of("mix", "uniform", "recency", "frontier")),
-            help="Which corpus entries are mutated next: mix, uniform, recency or frontier.",
-            default="mix",
-        ),
-    ] = None
+    radius: RadiusOption = None
+    mutators: MutatorsOption = None
+    schedule: ScheduleOption = None
     batch_size: Annotated[
         str | None,
         option(
@@ -223,23 +259,8 @@ class SearchOptions:
     flush_denormal: Annotated[
         bool, option("--flush-denormal", panel=SEARCH, help="Flush subnormal numbers to zero, as many accelerators do.")
     ] = False
-    device: Annotated[
-        str | None,
-        option(
-            "--device", metavar="DEVICE", panel=SEARCH, help="Where to run: cpu, cuda, …", default="the model's own"
-        ),
-    ] = None
-    seed: Annotated[
-        str,
-        option(
-            "--seed",
-            panel=SEARCH,
-            metavar="N",
-            callback=checked("--seed", whole),
-            help="Of all randomness: the same seed gives the same findings.",
-            default="0",
-        ),
-    ] = "0"
+    device: DeviceOption = None
+    seed: SeedOption = "0"
 
     def arguments(self) -> dict[str, Any]:
         return given(
@@ -263,26 +284,12 @@ class BudgetOptions:
 
     max_inputs: Annotated[
         str | None,
-        option(
-            "--max-inputs",
-            "-n",
-            metavar="N",
-            panel=BUDGET,
-            callback=checked("--max-inputs", count),
-            help="Stop after this many inputs: 5000, 100k, 2M.",
-            default="no limit",
-        ),
+        max_inputs_option("Stop after this many inputs: 5000, 100k, 2M.", "no limit"),
     ] = None
     max_time: Annotated[
         str | None,
-        option(
-            "--max-time",
-            "-t",
-            metavar="TIME",
-            panel=BUDGET,
-            callback=checked("--max-time", duration),
-            help="Stop after this time: 60s, 5m, 1h; 0 goes on until Ctrl-C.",
-            default="60s, unless --max-inputs is given",
+        max_time_option(
+            "Stop after this time: 60s, 5m, 1h; 0 goes on until Ctrl-C.", "60s, unless --max-inputs is given"
         ),
     ] = None
     stop_on_first: Annotated[
@@ -375,9 +382,7 @@ class AgainOptions:
         str | None,
         option("--model-b", metavar="MODEL", panel=DATA, help="The second model of a diff.", default="likewise"),
     ] = None
-    trust: Annotated[
-        bool, option("--trust", panel=DATA, help="Open a pickled model, which runs whatever code the file holds.")
-    ] = False
+    trust: TrustOption = False
 
     def models(self) -> dict[str, Any]:
         """The models that are named here, loaded."""
@@ -398,4 +403,5 @@ def tolerance(text: str) -> tuple[float, float]:
     return values[0], values[1] if len(values) == 2 else 0.0
 
 
+RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.", show_default=False)]
 ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help=MODEL + ".", show_default=False)]

@@ -84,7 +84,7 @@ def diff(
         str | None,
         option(
             "--as",
-            metavar="fp16|bf16|int8",
+            metavar="fp16|bf16|int8|…",
             panel=JOB,
             callback=checked("--as", copy_word),
             help="Instead of MODEL_B: a copy of MODEL_A, weights and activations in that precision. Of an ONNX model: "
@@ -147,7 +147,11 @@ def diff(
 ) -> int:
     """Search for inputs on which two models disagree."""
     if (model_b is None) == (as_ is None):
-        raise UsageError("diff compares MODEL_A with one other: give either MODEL_B or --as fp16|bf16|int8")
+        given = "both are" if model_b is not None else "neither is"
+        raise UsageError(
+            f"diff compares MODEL_A with MODEL_B or with a copy, and {given} given: give either another model as "
+            f"MODEL_B (file.py:name, a .pt2, a .onnx, …) or --as {'|'.join(COPIES)} (the last two of ONNX models)"
+        )
     if sensitivity and as_ is None:
         raise UsageError("--sensitivity leaves layers of a copy as they were, so it needs --as in place of MODEL_B")
     models = [model_a] if model_b is None else [model_a, model_b]

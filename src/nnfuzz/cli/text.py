@@ -10,7 +10,20 @@ import typer
 
 from nnfuzz.cli.glue import free_place, reporting, status
 from nnfuzz.cli.groups import checked, one_of, option, words
-from nnfuzz.cli.options import DATA, LEGAL, SEARCH, BudgetOptions, OutOption, StyleOptions, given
+from nnfuzz.cli.options import (
+    DATA,
+    LEGAL,
+    SEARCH,
+    BudgetOptions,
+    DeviceOption,
+    MutatorsOption,
+    OutOption,
+    RadiusOption,
+    ScheduleOption,
+    SeedOption,
+    StyleOptions,
+    given,
+)
 from nnfuzz.errors import UsageError
 from nnfuzz.loading.quantity import count, nonnegative, whole
 
@@ -149,32 +162,9 @@ class TextSearchOptions:
             default="both, or ngrams where there are no states",
         ),
     ] = None
-    radius: Annotated[
-        str | None,
-        option(
-            "--radius",
-            metavar="R",
-            panel=SEARCH,
-            callback=checked("--radius", nonnegative),
-            help="Fixes the novelty radius.",
-            default="adapts itself",
-        ),
-    ] = None
-    mutators: Annotated[
-        str | None,
-        option("--mutators", metavar="NAMES", panel=SEARCH, help="Only these, with commas.", default="all that apply"),
-    ] = None
-    schedule: Annotated[
-        str | None,
-        option(
-            "--schedule",
-            metavar="NAME",
-            panel=SEARCH,
-            callback=checked("--schedule", one_of("mix", "uniform", "recency", "frontier")),
-            help="Which corpus entries are mutated next.",
-            default="mix",
-        ),
-    ] = None
+    radius: RadiusOption = None
+    mutators: MutatorsOption = None
+    schedule: ScheduleOption = None
     batch_size: Annotated[
         str | None,
         option(
@@ -186,23 +176,8 @@ class TextSearchOptions:
             default="256, fewer where they are long",
         ),
     ] = None
-    device: Annotated[
-        str | None,
-        option(
-            "--device", metavar="DEVICE", panel=SEARCH, help="Where to run: cpu, cuda, …", default="the model's own"
-        ),
-    ] = None
-    seed: Annotated[
-        str,
-        option(
-            "--seed",
-            panel=SEARCH,
-            metavar="N",
-            callback=checked("--seed", whole),
-            help="Of all randomness: the same seed gives the same findings.",
-            default="0",
-        ),
-    ] = "0"
+    device: DeviceOption = None
+    seed: SeedOption = "0"
 
     def arguments(self) -> dict[str, Any]:
         return given(

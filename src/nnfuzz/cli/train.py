@@ -10,7 +10,7 @@ import typer
 
 from nnfuzz.cli.glue import FOUND, INTERRUPTED, RUNS, free_place, status
 from nnfuzz.cli.groups import checked, option
-from nnfuzz.cli.options import BUDGET, DEFAULT_SECONDS, OUTPUT, SEARCH, OutOption
+from nnfuzz.cli.options import BUDGET, DEFAULT_SECONDS, OUTPUT, OutOption, SeedOption, max_time_option
 from nnfuzz.loading.quantity import count, duration, whole
 
 
@@ -38,23 +38,12 @@ def train(
     ] = None,
     max_time: Annotated[
         str | None,
-        option(
-            "--max-time",
-            "-t",
-            metavar="TIME",
-            panel=BUDGET,
-            callback=checked("--max-time", duration),
-            help="Stop after this time: 60s, 5m, 1h.",
-            default="60s, unless --max-steps is given",
-        ),
+        max_time_option("Stop after this time: 60s, 5m, 1h.", "60s, unless --max-steps is given"),
     ] = None,
     keep_going: Annotated[
         bool, option("--keep-going", panel=BUDGET, help="Look for other failures after the first.")
     ] = False,
-    seed: Annotated[
-        str,
-        option("--seed", panel=SEARCH, metavar="N", callback=checked("--seed", whole), help="Of all randomness."),
-    ] = "0",
+    seed: SeedOption = "0",
     json: Annotated[bool, option("--json", panel=OUTPUT, help="One JSON object instead of text.")] = False,
 ) -> int:
     """Search for batches that make a training go NaN or Inf."""
@@ -87,15 +76,7 @@ def demo(
     / "demo",
     max_time: Annotated[
         str | None,
-        option(
-            "--max-time",
-            "-t",
-            metavar="TIME",
-            panel=BUDGET,
-            callback=checked("--max-time", duration),
-            help="For each of the two searches.",
-            default="60s",
-        ),
+        max_time_option("For each of the two searches.", "60s"),
     ] = None,
     plain: Annotated[bool, option("--plain", panel=OUTPUT, help="Plain lines, as when the output is no terminal.")] = (
         False

@@ -19,6 +19,7 @@ from nnfuzz.errors import Unsupported, UsageError
 from nnfuzz.findings.confirm import RERUNS
 from nnfuzz.findings.finding import Finding, distance
 from nnfuzz.findings.save import save_finding
+from nnfuzz.report.words import typed
 from nnfuzz.seeds import as_whole
 from nnfuzz.space import Batch, rows
 from nnfuzz.store import RunStore
@@ -49,7 +50,11 @@ def find_crash(path: str | Path, models: Sequence[str] = ()) -> tuple[Finding | 
         counters = (store.state() or {}).get("counters", {})
     context = manifest.get("context", {})
     if not models and not context.get("model"):
-        raise Unsupported(f"{path} was started in Python: a process of its own needs a model that it can load by name")
+        second = " --model-b file.py:other" if manifest.get("settings", {}).get("job") == "diff" else ""
+        raise Unsupported(
+            f"{path} was started in Python, and another process cannot load a model that has no name: write a function "
+            f"that makes it into a file and give it, nnfuzz crash {typed(path)} --model file.py:make{second}"
+        )
     if manifest.get("settings", {}).get("job") not in ("nan", "diff", "fuzz", "rows"):
         raise Unsupported(f"{path} is no search that goes batch by batch, so the batch in hand cannot be made again")
     batch = counters.get("batches", 0) + 1 if counters else 0

@@ -56,10 +56,10 @@ class Least:
         some = "" if self.looked == len(self.distances) else f" ({self.looked} of them bisected: --least does all)"
         share = f"{len(self.distances)} of {self.seeds} seeds"
         if len(self.distances) == 1:
-            return f"least disturbance: {share} disagrees, from L∞ {q['0.5']:.3g} on{some}"
+            return f"least disturbance: around {share} there is a disagreement, from L∞ {q['0.5']:.3g} on{some}"
         return (
-            f"least disturbance: {share} disagree{some}, from L∞ {q['0']:.3g} on; median {q['0.5']:.3g}, "
-            f"nine in ten by {q['0.9']:.3g}, all by {q['1']:.3g}"
+            f"least disturbance: around {share} there are disagreements{some}, from L∞ {q['0']:.3g} on; "
+            f"median {q['0.5']:.3g}, nine in ten by {q['0.9']:.3g}, all by {q['1']:.3g}"
         )
 
     def to_json(self) -> dict[str, Any]:

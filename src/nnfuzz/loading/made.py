@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nnfuzz.errors import UsageError
@@ -79,17 +80,17 @@ def check_names(declared: Sequence[Declared]) -> None:
         raise UsageError(f"--input declares {twice[0]!r} twice")
 
 
-def make_seeds(declared: Sequence[Declared], seed: int = 0) -> tuple[Any, dict[str, Legal]]:
-    """``(seeds, ranges)``: 16 draws, the same for the same seed.
+def make_seeds(declared: Sequence[Declared], seed: int = 0, count: int = DRAWS) -> tuple[Any, dict[str, Legal]]:
+    """``(seeds, ranges)``: so many draws, the same for the same seed.
 
     Where every declared shape starts with 1 the draws are joined along that axis (it counts the candidates);
-    otherwise they are a list of 16 whole candidates.
+    otherwise they are a list of whole candidates.
     """
     import torch
 
     check_names(declared)
     generator = torch.Generator().manual_seed(seed)
-    draws = [[_draw(d, generator) for d in declared] for _ in range(DRAWS)]
+    draws = [[_draw(d, generator) for d in declared] for _ in range(count)]
     keys = [d.name if d.name is not None else str(i) for i, d in enumerate(declared)]
     ranges = {k: d.legal for k, d in zip(keys, declared, strict=True) if d.legal is not None}
     if all(d.shape[:1] == (1,) for d in declared):
@@ -120,3 +121,30 @@ def _draw(declared: Declared, generator: Generator) -> Tensor:
     unit = torch.rand(declared.shape, generator=generator, dtype=torch.float64)
     value = (float(low) + unit * (float(high) - float(low))).to(dtype)
     return value.clamp(float(low), float(high))
+
+
+def told(legal: Legal | None) -> str:
+    """``0..1``, ``{0, 1, 7}``: legal values as ``--input`` takes them."""
+    if legal is None:
+        return "true or false"
+    values = [f"{float(v):g}" for v in legal]
+    return f"{{{', '.join(values)}}}" if isinstance(legal, list) else "..".join(values)
+
+
+def save_seeds(path: Path, batch: Mapping[str, Tensor]) -> None:
+    """As ``.npz`` or ``.safetensors``. Raises ``UsageError`` for other names, and for bfloat16 in an ``.npz``."""
+    import numpy as np
+
+    try:
+        if path.suffix == ".safetensors":
+            from safetensors.torch import save_file
+
+            save_file({n: t.contiguous() for n, t in batch.items()}, str(path))
+            return
+        if path.suffix != ".npz":
+            raise UsageError(f"{path} is neither .npz nor .safetensors: seeds are saved as one of these")
+        np.savez(path, **{n: t.numpy() for n, t in batch.items()})  # type: ignore[arg-type]
+    except TypeError:
+        raise UsageError(f"{path} cannot hold bfloat16: save the seeds as .safetensors") from None
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror or error}") from error

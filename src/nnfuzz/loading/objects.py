@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import difflib
 import importlib
 import importlib.util
 import sys
@@ -14,6 +13,7 @@ from typing import Any
 
 from nnfuzz.errors import UsageError
 from nnfuzz.loading.guard import user_code
+from nnfuzz.nearest import did_you_mean
 
 _LOADED: dict[Path, ModuleType] = {}
 """Files already run, so that a model and its seeds in one file share one module."""
@@ -146,9 +146,8 @@ def _missing(holder: Any, name: str, place: str) -> str:
     if isinstance(holder, ModuleType):
         own = [n for n in public if getattr(vars(holder)[n], "__module__", holder.__name__) == holder.__name__]
         public = [n for n in own if not isinstance(vars(holder)[n], ModuleType)]
-    near = difflib.get_close_matches(name, public, n=1)
-    hint = f": did you mean {near[0]!r}?" if near else ""
-    names = f"; it defines {', '.join(public[:8])}{', …' if len(public) > 8 else ''}" if public and not near else ""
+    hint = did_you_mean(name, public)
+    names = f"; it defines {', '.join(public[:8])}{', …' if len(public) > 8 else ''}" if public and not hint else ""
     return f"{place} has no {name!r}{hint}{names}"
 
 

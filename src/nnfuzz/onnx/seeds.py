@@ -5,15 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Generator, Tensor
 
 import onnx
 from nnfuzz.errors import UsageError
+from nnfuzz.loading.made import told
 from nnfuzz.onnx.graph import Spec
 from nnfuzz.onnx.matching import plain
 from nnfuzz.onnx.runtime import OnnxModel, first_line
@@ -88,23 +87,6 @@ def made_seeds(
     raise UsageError(
         f"{model.name} refuses the inputs that were tried ({trouble}): give --range, or sizes for {names} with --dim"
     )
-
-
-def save_seeds(path: Path, made: Made) -> None:
-    """As ``.npz`` or ``.safetensors``. Raises ``UsageError`` for other names, and for bfloat16 in an ``.npz``."""
-    try:
-        if path.suffix == ".safetensors":
-            from safetensors.torch import save_file
-
-            save_file({n: t.contiguous() for n, t in made.batch.items()}, str(path))
-            return
-        if path.suffix != ".npz":
-            raise UsageError(f"{path} is neither .npz nor .safetensors: seeds are saved as one of these")
-        np.savez(path, **{n: t.numpy() for n, t in made.batch.items()})  # type: ignore[arg-type]
-    except TypeError:
-        raise UsageError(f"{path} cannot hold bfloat16: save the seeds as .safetensors") from None
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror or error}") from error
 
 
 # ---------------------------------------------------------------------------------------------------- sizes
@@ -239,13 +221,13 @@ def _values(model: OnnxModel, spec: Spec, shape: list[int], legal: Legal | None,
         return torch.rand(shape, generator=g) < 0.5, "true or false"
     if isinstance(legal, list):
         index = torch.randint(len(legal), shape, generator=g)
-        return torch.tensor(legal, dtype=torch.float64)[index], "as given"
+        return torch.tensor(legal, dtype=torch.float64)[index], f"{told(legal)}, as given"
     if legal is not None:
         low, high = float(legal[0]), float(legal[1])
         unit = torch.rand(shape, generator=g, dtype=torch.float64)
         if dtype.is_floating_point:
-            return low + unit * (high - low), "as given"
-        return (low + (unit * (high - low + 1)).floor()).clamp(low, high), "as given"
+            return low + unit * (high - low), f"{told(legal)}, as given"
+        return (low + (unit * (high - low + 1)).floor()).clamp(low, high), f"{told(legal)}, as given"
     if dtype.is_floating_point or dtype.is_complex:
         return _floating(spec, name, shape, g)
     return _integers(model, spec, name, shape, g)

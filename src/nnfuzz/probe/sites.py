@@ -40,8 +40,8 @@ class Site:
 
     @cached_property
     def key(self) -> str:
-        """Compact name, the same on every machine and in every run: "log@models/net.py:12:8[head.0]", "…~backward"."""
-        place = "?" if self.file is None else f"{'/'.join(PurePath(self.file).parts[-2:])}:{self.line}"
+        """Compact name, the same wherever the project lies, in every run: "log@net.py:12:8[head.0]", "…~backward"."""
+        place = "?" if self.file is None else f"{PurePath(self.file).name}:{self.line}"
         column = "" if self.column is None else f":{self.column}"
         module = f"[{self.module}]" if self.module else ""
         return f"{self.op}@{place}{column}{module}{'~backward' if self.phase == 'backward' else ''}"

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from nnfuzz.report.base import Reporter, RunInfo
+from nnfuzz.report.unattended import unattended
 from nnfuzz.report.words import near, plural
 
 if TYPE_CHECKING:
@@ -119,7 +120,8 @@ class ModelOutput:
         """The last lines."""
         _flush()
         self._file.seek(max(self._start, self._start + self._size() - (1 << 16)))
-        return "".join(self._file.read().decode(errors="replace").splitlines(keepends=True)[-TAIL:])
+        lines = self._file.read().decode(errors="replace").splitlines()[-TAIL:]
+        return "".join(f"{line}\n" for line in lines)
 
     def write(self, data: bytes) -> None:
         if not self.dropped:
@@ -178,7 +180,7 @@ class ApartReporter:
     def searching(self) -> Iterator[None]:
         """While models run. When that fails and leaves no file, the last lines that they printed are shown."""
         try:
-            with self._output.led_away():
+            with self._output.led_away(), unattended():
                 yield
         except Exception:
             if self._output.path is None or not self._output.path.exists():

@@ -91,34 +91,35 @@ def make_program(
     for name, value in (("build", build), ("loss", loss), ("batches", batches), ("optimizer", optimizer)):
         if not callable(value):
             raise UsageError(f"{name} is a {type(value).__name__}, but must be a function: pass the function itself")
+    word = "inputs" if path is None else "INPUTS"  # an argument in Python, a name in a file
     if not isinstance(inputs, Mapping) or not inputs:
         raise UsageError(
-            f"inputs is {inputs!r}, but must name the tensors of a batch: for example {{'x': dict(low=0, high=1)}}"
+            f"{word} is {inputs!r}, but must name the tensors of a batch: for example {{'x': dict(low=0, high=1)}}"
         )
-    return Program(build, loss, batches, optimizer, {k: _input(k, v) for k, v in inputs.items()}, eval_loss, path)
+    return Program(
+        build, loss, batches, optimizer, {k: _input(f"{word}[{k!r}]", k, v) for k, v in inputs.items()}, eval_loss, path
+    )
 
 
-def _input(name: str, rules: Any) -> Input:
+def _input(told: str, name: str, rules: Any) -> Input:
+    """``told``: what the user calls these rules."""
     if isinstance(rules, tuple | list) and len(rules) == 2:
         rules = {"low": rules[0], "high": rules[1]}
     if not isinstance(rules, Mapping):
-        raise UsageError(
-            f"inputs[{name!r}] is {rules!r}, but must be a dict: write dict(low=0, high=1) or dict(fixed=True)"
-        )
+        raise UsageError(f"{told} is {rules!r}, but must be a dict: write dict(low=0, high=1) or dict(fixed=True)")
     if unknown := sorted(set(rules) - _KNOWN):
         raise UsageError(
-            f"inputs[{name!r}] has {', '.join(unknown)}, but only {', '.join(sorted(_KNOWN))} are known: correct the "
-            "name"
+            f"{told} has {', '.join(unknown)}, but only {', '.join(sorted(_KNOWN))} are known: correct the name"
         )
     low, high = rules.get("low"), rules.get("high")
     if (low is None) != (high is None):
-        raise UsageError(f"inputs[{name!r}] has only one of low and high, but a range needs both: give the other")
+        raise UsageError(f"{told} has only one of low and high, but a range needs both: give the other")
     if low is not None and not low < high:
-        raise UsageError(f"inputs[{name!r}] has low {low} and high {high}, but low must be below high: exchange them")
+        raise UsageError(f"{told} has low {low} and high {high}, but low must be below high: exchange them")
     # A label may have a range; it still stays with its row. Discrete inputs have no gradient to follow.
     role: Any = rules.get("role") or ("label" if rules.get("fixed") or low is None else "data")
     if role not in ("data", "label", "noise"):
-        raise UsageError(f"inputs[{name!r}] has the role {role!r}, but data, label and noise are known: choose one")
+        raise UsageError(f"{told} has the role {role!r}, but data, label and noise are known: choose one")
     if rules.get("fixed") and role == "data":
         role = "label"
     return Input(name, role, None if low is None else float(low), None if high is None else float(high))
