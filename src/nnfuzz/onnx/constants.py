@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 from torch import Tensor, nn
 
 from nnfuzz.onnx.attributes import Value
 from nnfuzz.onnx.dtypes import WORKING
 from nnfuzz.onnx.graph import Graph
+from nnfuzz.onnx.ops.shapes import remember
 
 _SETTINGS = {
     "BatchNormalization": (3, 4), "Clip": (1, 2), "Dropout": (1,), "MelWeightMatrix": (3, 4), "OneHot": (2,),
@@ -66,8 +68,16 @@ def hold(module: nn.Module, label: str, value: Value, *, weight: bool) -> str:
         name, n = f"{base}_{n}", n + 1
     if not isinstance(value, Tensor):
         object.__setattr__(module, name, value)
-    elif weight:
+        return name
+    remember(value)
+    if weight:
         module.register_parameter(name, nn.Parameter(value))
     else:
         module.register_buffer(name, value)
     return name
+
+
+def place_of(module: nn.Module, name: str) -> tuple[dict[str, Any], str]:
+    """The dict of a module that holds a constant, and its key there: quicker to ask than ``nn.Module.__getattr__``,
+    and right also after the module was moved, converted or copied."""
+    return next((held, name) for held in (module._parameters, module._buffers, module.__dict__) if name in held)

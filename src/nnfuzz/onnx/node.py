@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.modules import module as torch_module
 
 from nnfuzz.errors import NnfuzzError, Unsupported
 from nnfuzz.onnx.attributes import Value
-from nnfuzz.onnx.constants import hold, is_weight, private
+from nnfuzz.onnx.constants import hold, is_weight, place_of, private
 from nnfuzz.onnx.graph import Graph, Node, Spec
 from nnfuzz.onnx.ops import Call, find_operator
 from nnfuzz.probe.sites import speaks
@@ -41,6 +42,7 @@ class OnnxNode(nn.Module):
         attrs = {k: v for k, v in node.attrs.items() if not isinstance(v, Graph)}
         of_inputs = tuple(types.get(name, 0) for name in node.inputs)
         self.onnx = Call(node.op, node.domain, node.version, attrs, node.inputs, node.outputs, node.name, of_inputs)
+        self._lone = len(node.outputs) == 1
         self._marker = torch.empty(0, dtype=UNCONVERTED)
         for attribute, graph in node.graphs.items():
             self.add_module(attribute, Body(graph, constants))
@@ -49,22 +51,26 @@ class OnnxNode(nn.Module):
         for place, name in enumerate(node.inputs):
             if name in constants and name not in held:
                 held[name] = hold(self, name, constants[name], weight=is_weight(constants[name], node.op, place))
-        self._slots = [None if not name else held.get(name, "") for name in node.inputs]
-        """For each input: None where it is left out, "" where ``forward`` is given it, else the attribute it is in."""
+        self._sources = tuple(self._source(name, held) for name in node.inputs)
+        """For each input the dict that holds it and its key there; None where ``forward`` is given it."""
+        self._all_given = all(source is None for source in self._sources)
         self._outer = tuple(dict.fromkeys(name for body in self._bodies for name in self._body(body).takes))
         self.reads = (*(name for name in node.inputs if name and name not in held), *self._outer)
 
     @speaks
     def forward(self, *values: Value) -> Value:
-        given = iter(values)
-        args = [slot if slot is None else getattr(self, slot) if slot else next(given) for slot in self._slots]
+        args: Sequence[Value] = values
         call = self.onnx
-        if self._bodies:
-            outer = dict(zip(self._outer, given, strict=True))
-            bound = {name: Branch(self._body(name), outer) for name in self._bodies}
-            call = replace(call, attrs={**call.attrs, **bound})
+        if self._bodies or not self._all_given:
+            given = iter(values)
+            args = [next(given) if source is None else source[0][source[1]] for source in self._sources]
+            if self._bodies:
+                outer = dict(zip(self._outer, given, strict=True))
+                bound = {name: Branch(self._body(name), outer) for name in self._bodies}
+                call = replace(call, attrs={**call.attrs, **bound})
         try:
-            return _tidied(self._function(call, *args), len(call.outputs))
+            result = self._function(call, *args)
+            return result if self._lone and not isinstance(result, tuple) else _tidied(result, len(call.outputs))
         except NnfuzzError:
             raise
         except Exception as error:
@@ -72,6 +78,11 @@ class OnnxNode(nn.Module):
                 raise call.unsupported("computing with strings") from error
             error.add_note(f"in the ONNX node {call.name or call.op}: {self.site_text}")
             raise
+
+    def _source(self, name: str, held: Mapping[str, str]) -> tuple[dict[str, Any], str] | None:
+        if not name:
+            return _LEFT_OUT
+        return place_of(self, held[name]) if name in held else None
 
     def _body(self, attribute: str) -> Body:
         return cast(Body, self._modules[attribute])
@@ -87,6 +98,9 @@ class OnnxNode(nn.Module):
 
     def extra_repr(self) -> str:
         return self.site_text
+
+
+_LEFT_OUT: tuple[dict[str, Any], str] = ({"": None}, "")
 
 
 def _tidied(result: Value, wanted: int) -> Value:
@@ -146,6 +160,7 @@ class Body(nn.Module):
         for name, value in graph.initializers.items():
             if name not in lone:
                 self._shared[name] = hold(self, name, value, weight=_weighs(graph, name, value))
+        self._sources = {name: place_of(self, place) for name, place in self._shared.items()}
         self._steps = _planned(graph, modules)
         own = {*self._shared, *(s.name for s in graph.inputs), *(n for node in graph.nodes for n in node.outputs)}
         self.takes = tuple(n for n in graph.free if n not in own and n not in (constants or {}))
@@ -158,11 +173,15 @@ class Body(nn.Module):
 
     def execute(self, scope: dict[str, Value], *, keep: bool = False) -> None:
         """Runs all nodes on the values in ``scope`` and leaves the outputs there; with ``keep`` all that was made."""
-        for name, place in self._shared.items():
-            scope[name] = getattr(self, place)
-        modules = self._modules
+        for name, (held, key) in self._sources.items():
+            scope[name] = held[key]
+        modules, nobody_looks = self._modules, not _watched()
         for step in self._steps:
-            made = modules[step.module](*[scope[n] for n in step.reads])  # type: ignore[misc]
+            module: Any = modules[step.module]
+            # Without a hook ``nn.Module.__call__`` does nothing but cost as much as a small operation.
+            hooked = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks
+            run = module.forward if nobody_looks and not hooked and not module._backward_pre_hooks else module
+            made = run(*[scope[n] for n in step.reads])
             if len(step.makes) == 1:
                 scope[step.makes[0]] = made
             else:
@@ -180,7 +199,18 @@ class Body(nn.Module):
         return name
 
 
-_RESERVED = ("graph", "floating", "_marker", "_steps", "_shared")
+def _watched() -> bool:
+    """Whether somebody sees every call of a module: a hook on all modules, or torch's tracer."""
+    return bool(
+        torch._C._get_tracing_state()
+        or torch_module._global_forward_hooks
+        or torch_module._global_forward_pre_hooks
+        or torch_module._global_backward_hooks
+        or torch_module._global_backward_pre_hooks
+    )
+
+
+_RESERVED = ("graph", "floating", "_marker", "_steps", "_shared", "_sources")
 """Attributes that are set after the child modules are."""
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from nnfuzz.onnx.ops.narrow import wide
 from nnfuzz.onnx.ops.registry import Call, operator
+from nnfuzz.onnx.ops.shapes import number
 
 _UNARY: dict[str, Callable[[Tensor], Tensor]] = {
     "Abs": torch.abs, "Acos": torch.acos, "Acosh": torch.acosh, "Asin": torch.asin, "Asinh": torch.asinh,
@@ -75,7 +76,10 @@ def clip(call: Call, x: Tensor, low: Tensor | None = None, high: Tensor | None =
         return x if bounds == [None, None] else torch.clamp(x, *bounds)
     if low is None and high is None:
         return x
-    return torch.clamp(wide(x), *(None if b is None else wide(b) for b in (low, high))).to(x.dtype)
+    bounds = [number(low), number(high)]
+    if any(isinstance(b, Tensor) for b in bounds):
+        bounds = [None if b is None else wide(b) for b in (low, high)]
+    return torch.clamp(wide(x), *bounds).to(x.dtype)
 
 
 @operator("Max", "Min")

@@ -19,6 +19,10 @@ TRANSPOSED: dict[int, Callable[..., Tensor]] = {
 }
 
 
+MOST_SHAPES = 64
+"""Of operands whose windows a node remembers."""
+
+
 def _rank(call: Call, x: Tensor) -> int:
     n = x.dim() - 2
     if n not in CONV:
@@ -29,12 +33,19 @@ def _rank(call: Call, x: Tensor) -> int:
 @operator("Conv")
 def conv(call: Call, x: Tensor, w: Tensor, b: Tensor | None = None) -> Tensor:
     """x (N, C, *D), w (M, C/group, *k), b (M,) → (N, M, *D')."""
-    n = _rank(call, x)
-    at = windows(call, x, w.shape[2:])
-    # What both sides share is the convolution's own padding, so that only a lopsided rest costs a copy.
-    both = [max(0, min(pair)) for pair in zip(at.begin, at.end, strict=True)]
-    x = pad(x, [v - p for v, p in zip(at.begin, both, strict=True)], [v - p for v, p in zip(at.end, both, strict=True)])
-    return CONV[n](x, w, b, at.stride, both, at.dilation, call.attr("group", 1))
+    key = (x.shape[2:], w.shape[2:])
+    found = call.memo.get(key)
+    if found is None:
+        at = windows(call, x, w.shape[2:])
+        # What both sides share is the convolution's own padding, so that only a lopsided rest costs a copy.
+        both = [max(0, min(pair)) for pair in zip(at.begin, at.end, strict=True)]
+        begin = [v - p for v, p in zip(at.begin, both, strict=True)]
+        end = [v - p for v, p in zip(at.end, both, strict=True)]
+        found = CONV[_rank(call, x)], (at.stride, both, at.dilation, call.attr("group", 1)), begin, end
+        if len(call.memo) < MOST_SHAPES:
+            call.memo[key] = found
+    function, rest, begin, end = found
+    return function(pad(x, begin, end), w, b, *rest)
 
 
 @operator("ConvTranspose")

@@ -8,6 +8,7 @@ import torch
 
 from nnfuzz.onnx.ops.narrow import moved
 from nnfuzz.onnx.ops.registry import Call, operator
+from nnfuzz.onnx.ops.shapes import known_ints
 
 
 def from_start(indices: torch.Tensor, size: int) -> torch.Tensor:
@@ -39,6 +40,8 @@ def flat_index(indices: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
 def gather(call: Call, data: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
     """Slices of ``data`` along ``axis``: data (a.., n, b..), indices (q..) → (a.., q.., b..)."""
     axis = call.attr("axis", 0) % data.ndim
+    if not indices.ndim and (one := known_ints(indices)) is not None:
+        return data.select(axis, one[0])
     chosen = from_start(indices, data.shape[axis]).reshape(-1)
     taken = moved(lambda x: x.index_select(axis, chosen), data)
     return taken.reshape((*data.shape[:axis], *indices.shape, *data.shape[axis + 1 :]))

@@ -62,6 +62,11 @@ def slice_(
         first, last = ints(starts), ints(ends)
         along = ints(axes) if axes is not None else list(range(len(first)))
         by = ints(steps) if steps is not None else [1] * len(first)
+    if isinstance(x, Tensor) and all(step == 1 for step in by):
+        for start, end, axis in zip(first, last, along, strict=True):
+            run = _run(start, end, 1, x.shape[axis])
+            x = x.narrow(axis, run.start, len(run))
+        return x
     picks, backward = [slice(None)] * x.ndim, []
     for start, end, axis, step in zip(first, last, along, by, strict=True):
         run = _run(start, end, step, x.shape[axis])

@@ -32,6 +32,7 @@ class Call:
         types: ONNX element types of the inputs where the file tells them (codes of ``onnx.TensorProto.DataType``; 0
             where it does not, shorter than ``inputs`` or empty at will): int4 and int2 values are held in int8.
         floating: the dtype into which the program was converted (``program.double()``), None for a program as read.
+        memo: the node's own: what a function worked out from shapes and attributes alone, by whatever it follows from.
     """
 
     op: str
@@ -43,6 +44,7 @@ class Call:
     name: str = ""
     types: tuple[int, ...] = ()
     floating: torch.dtype | None = None
+    memo: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def dtype(self, code: int) -> torch.dtype:
         """The torch dtype for an ONNX element type that an attribute names (``to`` of Cast, ``dtype`` of EyeLike).

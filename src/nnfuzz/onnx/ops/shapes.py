@@ -10,10 +10,37 @@ from torch import Tensor
 
 from nnfuzz.onnx.ops.registry import Call, operator
 
+_KNOWN, _NUMBER = "nnfuzz_ints", "nnfuzz_number"
+_MOST_KNOWN = 64
+
 
 def ints(values: Tensor | None) -> list[int]:
-    """The numbers of a tensor that says where or how many; [] where it is left out."""
-    return [] if values is None else [int(v) for v in values.reshape(-1).tolist()]
+    """The numbers of a tensor that says where or how many; [] where it is left out. The list is the caller's."""
+    if values is None:
+        return []
+    known = known_ints(values)
+    return [int(v) for v in values.reshape(-1).tolist()] if known is None else list(known)
+
+
+def known_ints(values: Tensor) -> tuple[int, ...] | None:
+    """The numbers of a constant that were remembered, else None."""
+    known: tuple[int, ...] | None = getattr(values, _KNOWN, None)
+    return known
+
+
+def remember(constant: Tensor) -> None:
+    """So that ``ints`` and ``number`` need not ask a constant, which nobody changes, at every run. A constant that is
+    converted or moved is another tensor, of which nothing is known."""
+    if constant.dtype is torch.int64 and constant.numel() <= _MOST_KNOWN:
+        setattr(constant, _KNOWN, tuple(constant.reshape(-1).tolist()))
+    elif constant.dtype in (torch.float32, torch.float64) and not constant.dim():
+        setattr(constant, _NUMBER, float(constant))
+
+
+def number(value: Tensor | None) -> float | Tensor | None:
+    """A constant number as Python has it, for which torch's functions are quicker; anything else as it is."""
+    known: float | None = getattr(value, _NUMBER, None)
+    return value if known is None else known
 
 
 @operator("Reshape")
@@ -46,6 +73,8 @@ def transpose(call: Call, x: Tensor) -> Tensor:
 def squeeze(call: Call, x: Any, axes: Tensor | None = None) -> Any:
     """Without the given axes of size 1, or without all such."""
     given = ints(axes) if call.version >= 13 else call.attr("axes", [])
+    if len(given) == 1 and isinstance(x, Tensor) and x.shape[given[0]] == 1:
+        return x.squeeze(given[0])
     drop = {a % x.ndim for a in given} if given else {d for d, n in enumerate(x.shape) if n == 1}
     for d in drop:
         if x.shape[d] != 1:
@@ -57,6 +86,8 @@ def squeeze(call: Call, x: Any, axes: Tensor | None = None) -> Any:
 def unsqueeze(call: Call, x: Any, axes: Tensor | None = None) -> Any:
     """With axes of size 1 inserted, so that they stand at ``axes`` in the result."""
     given = ints(axes) if call.version >= 13 else call.attrs["axes"]
+    if len(given) == 1 and isinstance(x, Tensor):
+        return x.unsqueeze(given[0])
     rank = x.ndim + len(given)
     new, old = {a % rank for a in given}, iter(x.shape)
     return x.reshape([1 if d in new else next(old) for d in range(rank)])
