@@ -154,7 +154,8 @@ class Examiner:
     def _locate(self, candidate: Batch, cause: Cause, backward: bool) -> BadOp | None:
         if not cause.trace_site:
             return None
-        return locate(self.target, candidate, backward=backward, watch_internal=self.watch_internal)
+        raises = cause.symptom == "exception"
+        return locate(self.target, candidate, backward=backward, raises=raises, watch_internal=self.watch_internal)
 
     @staticmethod
     def _text(cause: Cause, bad: BadOp | None) -> str:

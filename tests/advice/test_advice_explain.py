@@ -129,3 +129,17 @@ def test_a_property_is_told_without_the_model() -> None:
     text = nnfuzz.explain(run.findings[0])
     assert "cause: " in text
     assert "distance to seed" in text
+
+
+def root(x: Tensor) -> Tensor:
+    return torch.linalg.cholesky(torch.diag(x)).sum()
+
+
+def test_an_operation_that_raises_is_named_and_what_keeps_it_from_raising_was_tried() -> None:
+    """A singular matrix makes no NaN: torch raises. What helps is found and tried as for a NaN."""
+    seeds = [{"x": torch.full((3,), 0.5)}]
+    run = nnfuzz.find_nans(root, seeds, ranges=(0, 1), max_inputs=3000, max_seconds=30, stop_on_first=True)
+    text = nnfuzz.explain(run.findings[0], root, seconds=0.3, inputs=300)
+    assert "first bad operation: cholesky at test_advice_explain.py" in text
+    assert ", raises" in text
+    assert "times the identity before it" in text.partition("not verified")[0]

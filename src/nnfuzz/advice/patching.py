@@ -231,8 +231,9 @@ class _Listing(Mode):
         if not at:
             return made.func(*args, **kwargs)
         names: set[str] = set()
-        with _Operations(names):
-            out = made.func(*args, **kwargs)
-        for i in at:
-            self.seen[i].setdefault(made.name, set()).update(names)
-        return out
+        try:
+            with _Operations(names):
+                return made.func(*args, **kwargs)
+        finally:  # a call that raises may be the one to be repaired
+            for i in at:
+                self.seen[i].setdefault(made.name, set()).update(names)

@@ -117,7 +117,8 @@ def told_operation(bad: BadOp, part: str) -> list[str]:
         where = " in a stock module"
     module = f"{',' if where else ' in'} {part} {bad.site.module}" if bad.site.module else ""
     phase = "gradient of " if bad.site.phase == "backward" else ""
-    lines = [f"first bad operation: {phase}{bad.site.op}{where}{module}, {bad.symptom} at {list(bad.index)}"]
+    what = "raises" if bad.symptom == "exception" else f"{bad.symptom} at {list(bad.index)}"
+    lines = [f"first bad operation: {phase}{bad.site.op}{where}{module}, {what}"]
     if bad.site.source:
         lines.append(f"    {bad.site.source}")
     if bad.detail:
@@ -126,7 +127,7 @@ def told_operation(bad: BadOp, part: str) -> list[str]:
     lines += [f"  <- {link}" for link in bad.chain]
     if bad.absorbed:
         lines.append("  it vanishes again before the output, which is finite and may be wrong")
-    if bad.reached == "exception":
+    if bad.reached == "exception" and bad.symptom != "exception":
         lines.append("  the model raises because of it")
     return lines
 

@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from nnfuzz.advice.patching import Repair, find_calls, patched
 from nnfuzz.probe.first_bad import BadOp, first_bad
 from nnfuzz.probe.modules import Program, restored_buffers, restored_random_state
+from nnfuzz.probe.raised import raised_at
 from nnfuzz.probe.sites import Site
 
 Program_ = Callable[..., Any]
@@ -58,10 +59,15 @@ class Case:
     walk: Callable[[Sequence[Repair]], Check | None] | None = None
 
     def bad(self, fn: Program_ | None = None, *, backward: bool | None = None) -> BadOp | None:
-        """The first bad operation of the program, or of a repaired one, on the failing inputs."""
+        """The first bad operation of the program, or of a repaired one, on the failing inputs; where it raises."""
         gradients = self.backward if backward is None else backward
-        params = self.params if gradients else ()
-        return first_bad(fn or self.fn, self.args, self.kwargs, backward=gradients, params=params, watch=self.watch)
+        params, program = self.params if gradients else (), fn or self.fn
+        try:
+            return first_bad(program, self.args, self.kwargs, backward=gradients, params=params, watch=self.watch)
+        except Exception:
+            if (raised := raised_at(program, self.args, self.kwargs)) is None:
+                raise
+            return raised
 
 
 @dataclass(frozen=True)
@@ -120,7 +126,8 @@ def try_inputs(case: Case, repairs: Sequence[Repair]) -> tuple[Check, BadOp | No
         return Check("inputs", False, f"{idle.remedy.id} found no call to act on"), None
     what = "outputs and gradients" if case.backward else "outputs"
     if bad is not None:
-        return Check("inputs", False, f"the failing inputs still give {bad.symptom} at {bad.site}"), bad
+        still = "raise" if bad.symptom == "exception" else f"give {bad.symptom}"
+        return Check("inputs", False, f"the failing inputs still {still} at {bad.site}"), bad
     return Check("inputs", True, f"the failing inputs give finite {what}"), None
 
 

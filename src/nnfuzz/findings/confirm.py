@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from textwrap import shorten
 
 from torch import Tensor
 
 from nnfuzz.errors import NnfuzzError
 from nnfuzz.objectives.base import Cause, Objective
 from nnfuzz.probe import BadOp, first_bad
+from nnfuzz.probe.raised import raised_at
 from nnfuzz.space import Batch
 from nnfuzz.targets import PairTarget, Target, TorchTarget, Trace
 
@@ -59,7 +62,7 @@ def judge_alone(target: Target, objective: Objective, candidate: Batch) -> tuple
 def exception_cause(error: Exception) -> Cause:
     """Messages that differ only in numbers are one cause."""
     first = (str(error).strip().splitlines() or ["no message"])[0]
-    text = re.sub(r"-?\d+(\.\d+)?(e[+-]?\d+)?", "#", first)[:160]
+    text = shorten(re.sub(r"-?\d+(\.\d+)?(e[+-]?\d+)?", "#", first), 160, placeholder=" …")
     return Cause(
         symptom="exception",
         text=f"{type(error).__name__}: {text}",
@@ -68,8 +71,10 @@ def exception_cause(error: Exception) -> Cause:
     )
 
 
-def locate(target: Target, candidate: Batch, *, backward: bool, watch_internal: bool = False) -> BadOp | None:
-    """The first bad operation of a failing candidate, for targets that can be looked into; None elsewhere."""
+def locate(
+    target: Target, candidate: Batch, *, backward: bool, raises: bool = False, watch_internal: bool = False
+) -> BadOp | None:
+    """The first bad operation of a failing candidate, or where it raises; None where nothing can be looked into."""
     side = target.a if isinstance(target, PairTarget) else target
     if not isinstance(side, TorchTarget) or not side.sees_inside:
         return None
@@ -85,6 +90,9 @@ def locate(target: Target, candidate: Batch, *, backward: bool, watch_internal: 
             watch="internal" if watch_internal else "outputs",
         )
     except (Exception, SystemExit):  # what cannot be looked into is still a finding, without a site
+        if raises:
+            with suppress(Exception, SystemExit):
+                return raised_at(side.model, args, kwargs)
         return None
 
 

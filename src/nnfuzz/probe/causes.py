@@ -9,7 +9,7 @@ from torch import Tensor
 
 from nnfuzz.probe.regions import Element, element_at, first_index, locate_in, regions
 from nnfuzz.probe.sites import Site
-from nnfuzz.probe.watch import Record, Watch, extent, storage_of
+from nnfuzz.probe.watch import Record, Watch, extent, storage_of, tensors_in
 
 _LENGTH = 12  # links of a chain: beyond that it is the whole network and tells nothing
 
@@ -105,6 +105,17 @@ def operands_of(watch: Watch, record: Record, index: tuple[int, ...]) -> tuple[O
                 region.flatten()[0].item() if single else None, extent(region),
             )
         )  # fmt: skip
+    return tuple(found)
+
+
+def operands_read(record: Record) -> tuple[Operand, ...]:
+    """Summaries of the tensors that `record` read, where no output element says which part of them matters."""
+    found = []
+    for name, value in zip(record.facts.arguments, record.args, strict=False):
+        for t in tensors_in(value):
+            low, high = extent(t)
+            dtype = str(t.dtype).removeprefix("torch.")
+            found.append(Operand(name, tuple(t.shape), dtype, low, high, None, None, (low, high)))
     return tuple(found)
 
 

@@ -34,7 +34,7 @@ class BadOp:
     """The first bad operation of a run.
 
     site:     where. For the backward pass the forward call whose gradient failed, `site.op` its operation.
-    symptom:  of the first bad element of the operation's output.
+    symptom:  of the first bad element of the operation's output; "exception" where it has none, since it raised.
     detail:   which operation of the gradient failed ("div in SqrtBackward0"); "" in the forward pass.
     index:    of that element in the output.
     operands: what the operation read.
@@ -45,7 +45,7 @@ class BadOp:
     """
 
     site: Site
-    symptom: Symptom
+    symptom: Symptom | Literal["exception"]
     detail: str
     index: tuple[int, ...]
     operands: tuple[Operand, ...]
@@ -85,6 +85,15 @@ def first_bad(
     parameters: dict[int, Tensor] = {id(p): p for p in program.parameters() if p.requires_grad}
     parameters |= {id(p): p for p in params if p.requires_grad}
     names |= _parameter_names(program)
+    with watched(program) as recorder, torch.set_grad_enabled(backward or torch.is_grad_enabled()):
+        stories = _Stories(recorder, names)
+        end = _run(recorder, fn, copies, [*leaves, *parameters.values()] if backward else [])
+        return _verdict(recorder, end, stories, watch)
+
+
+@contextmanager
+def watched(program: Program) -> Iterator[Watch]:
+    """A recorder for one run of `program`, in which nothing stays behind."""
     modules = ModuleStack(program)
     recorder = Watch(Locator(call.__code__, program.graphs, program.scripted), modules)
     with ExitStack() as stack:
@@ -95,12 +104,8 @@ def first_bad(
         if program.scripted:
             stack.enter_context(unoptimized(program))
         stack.enter_context(modules.entered())
-        stories = _Stories(recorder, names)
         stack.callback(recorder.close)
-        if backward:
-            stack.enter_context(torch.enable_grad())
-        end = _run(recorder, fn, copies, [*leaves, *parameters.values()] if backward else [])
-        return _verdict(recorder, end, stories, watch)
+        yield recorder
 
 
 def call(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

@@ -102,6 +102,7 @@ class Watch(TorchDispatchMode):
         # Called at once: later the program may overwrite what the operation read.
         self.on_candidate: Callable[[Record], None] | None = None
         self.failed: frozenset[int] | None = None  # origins among the arguments of an operation that raised
+        self.raised: Record | None = None  # that operation
         self._locator, self._modules = locator, modules
         self._sites: dict[Any, Site] = {}
         self._by_sequence: dict[int, Site] = {}
@@ -132,6 +133,7 @@ class Watch(TorchDispatchMode):
         except Exception:
             tainted = [self._taint_of(t) for t in tensors_in((*args, *kwargs.values()))]
             self.failed = frozenset().union(*tainted)
+            self.raised = Record(len(self.records), about, site, args, kwargs, (), detail, before)
             raise
         if about.base == "_local_scalar_dense":
             self._scalar_taint |= self._taint_of(args[0])
