@@ -103,17 +103,17 @@ BAD: list[tuple[Callable[[str], Any], str, str]] = [
         "x=float32[3]",
         "'x=float32[3]' does not say which values are legal: add a range such as :0..1, or :{0,1}",
     ),
-    (parse_input, "x=int8[3]:0..200", "'x=int8[3]:0..200' goes beyond what int8 holds, -128..127"),
-    (parse_input, "x=uint8[3]:-1..2", "'x=uint8[3]:-1..2' goes beyond what uint8 holds, 0..255"),
+    (parse_input, "x=int8[3]:0..200", "'x=int8[3]:0..200' goes beyond what int8 holds, -128..127: narrow the range"),
+    (parse_input, "x=uint8[3]:-1..2", "'x=uint8[3]:-1..2' goes beyond what uint8 holds, 0..255: narrow the range"),
     (
         parse_input,
         "x=int8[3]:0..0.5",
-        "'x=int8[3]:0..0.5' gives bounds that are not whole numbers to an integer input",
+        "'x=int8[3]:0..0.5' gives bounds that are not whole numbers to an integer input: write whole ones",
     ),
     (
         parse_input,
         "x=float32[99999,99999]:0..1",
-        "'x=float32[99999,99999]:0..1' declares 9,999,800,001 elements, too many to draw 16 seeds of",
+        "'x=float32[99999,99999]:0..1' declares 9,999,800,001 elements, too many to draw 16 seeds of: give --seeds",
     ),
 ]
 

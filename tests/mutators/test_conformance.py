@@ -17,7 +17,13 @@ OWN = sorted(n for n in MUTATORS if MUTATORS[n].__module__.startswith("nnfuzz.")
 
 @pytest.mark.parametrize("name", OWN)
 def test_contract(name: str) -> None:
-    assert check_mutator(name), "there is no space it can do anything in"
+    assert check_mutator(name, groups=6), "there is no space it can do anything in"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OWN)
+def test_contract_for_longer(name: str) -> None:
+    assert check_mutator(name, groups=40)
 
 
 def test_every_space_has_several_mutators() -> None:

@@ -147,7 +147,7 @@ def test_copies_that_cannot_be_made(refused: Any) -> None:
 @pytest.mark.parametrize("as_", ["fp16", "bf16", "int8"])
 def test_a_copy_is_told_from_its_model(as_: str) -> None:
     run = nnfuzz.diff(
-        small(), as_=as_, seeds=torch.rand(6, 4) * 2 - 1, compare="argmax", **(QUICK | {"max_inputs": 8000})
+        small(), as_=as_, seeds=torch.rand(6, 4) * 2 - 1, compare="argmax", **(QUICK | {"max_inputs": 3000})
     )
     (first, *_) = run.findings
     assert first.symptom == "disagreement"

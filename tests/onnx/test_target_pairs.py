@@ -24,7 +24,7 @@ from nnfuzz.onnx.matching import match_outputs
 from nnfuzz.settings import Settings
 from nnfuzz.targets import Trace, Want
 
-LIMITS = {"ranges": (-10, 10), "max_inputs": 1500, "max_seconds": 20}
+LIMITS = {"ranges": (-10, 10), "max_inputs": 800, "max_seconds": 20}
 
 
 def seeds(count: int = 8) -> Tensor:

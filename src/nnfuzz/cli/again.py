@@ -106,11 +106,11 @@ def resume(
     style: StyleOptions,
     max_inputs: Annotated[
         str | None,
-        max_inputs_option("New limit, counted from the run's beginning.", "as before"),
+        max_inputs_option("New limit, counted from the run's beginning: 5000, 100k, 2M.", "as before"),
     ] = None,
     max_time: Annotated[
         str | None,
-        max_time_option("New limit, counted from the run's beginning.", "as before"),
+        max_time_option("New limit, counted from the run's beginning: 60s, 5m, 1h.", "as before"),
     ] = None,
 ) -> int:
     """Go on with a run where it stopped, also after it was killed."""

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from nnfuzz.cli.groups import checked, expand
-from nnfuzz.cli.options import RunArgument
+from nnfuzz.cli.groups import checked, expand, option
+from nnfuzz.cli.options import SEARCH, JsonOption, RunArgument
 from nnfuzz.loading.quantity import positive
 from nnfuzz.store_place import no_run_at, run_at
 
@@ -23,7 +23,7 @@ NewArgument = Annotated[
 @expand
 def info(
     run: RunArgument,
-    json: Annotated[bool, typer.Option("--json", help="As one JSON object.")] = False,
+    json: JsonOption = False,
 ) -> int:
     """What a corpus holds."""
     run_at(run)
@@ -37,7 +37,7 @@ def info(
 @expand
 def merge(
     dest: NewArgument,
-    sources: Annotated[list[Path], typer.Argument(metavar="RUN…", help="Runs to join.", show_default=False)],
+    sources: Annotated[list[Path], typer.Argument(metavar="RUN", help="Runs to join.", show_default=False)],
 ) -> int:
     """Join the corpora of several runs of one model into one, equal inputs once. DEST is then good as --seeds.
 
@@ -59,12 +59,13 @@ def minimise(
     dest: NewArgument,
     radius: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--radius",
             metavar="R",
+            panel=SEARCH,
             callback=checked("--radius", positive),
             help="Entries nearer than this to one that is kept go.",
-            show_default="the run's own",
+            default="the run's own",
         ),
     ] = None,
 ) -> int:

@@ -22,6 +22,7 @@ DEFAULT_SECONDS = 60.0
 TrustOption = Annotated[
     bool, option("--trust", panel=DATA, help="Open a pickled model, which runs whatever code the file holds.")
 ]
+JsonOption = Annotated[bool, option("--json", panel=OUTPUT, help="One JSON object instead of text.")]
 RadiusOption = Annotated[
     str | None,
     option(

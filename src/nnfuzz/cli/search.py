@@ -77,7 +77,7 @@ def nan(
 def diff(
     model_a: Annotated[str, typer.Argument(metavar="MODEL_A", help=MODEL + ".", show_default=False)],
     model_b: Annotated[
-        str | None, typer.Argument(metavar="[MODEL_B]", help="The newer or converted copy.", show_default=False)
+        str | None, typer.Argument(metavar="MODEL_B", help="The newer or converted copy.", show_default=False)
     ] = None,
     *,
     as_: Annotated[
@@ -105,7 +105,13 @@ def diff(
         ),
     ] = None,
     ties: Annotated[
-        bool, option("--ties", panel=JOB, help="Count ties broken the other way (both top-2 margins below 1e-6).")
+        bool,
+        option(
+            "--ties",
+            panel=JOB,
+            help="Count ties broken the other way (both top-2 margins below 1e-6 of the top value; between two "
+            "runtimes also what rounding explains).",
+        ),
     ] = False,
     least: Annotated[
         bool,

@@ -22,7 +22,15 @@ def seeds(
     model: Annotated[str, typer.Argument(metavar="MODEL", help=MODEL + ".", show_default=False)],
     *,
     out: Annotated[
-        Path, option("--out", "-o", metavar="FILE", panel=OUTPUT, help="Where to write them: .npz or .safetensors.")
+        Path,
+        option(
+            "--out",
+            "-o",
+            metavar="FILE",
+            panel=OUTPUT,
+            help="Where to write them: .npz or .safetensors.",
+            default="seeds.npz",
+        ),
     ] = Path("seeds.npz"),
     n: Annotated[
         str,

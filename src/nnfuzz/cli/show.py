@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from nnfuzz.cli.app import USAGE
+from nnfuzz.cli.options import JsonOption
 from nnfuzz.store_place import either_at
 
 
@@ -15,7 +16,7 @@ def show(
     path: Annotated[
         Path, typer.Argument(metavar="RUN|FINDING", help="A run directory, or one of its findings.", show_default=False)
     ],
-    json: Annotated[bool, typer.Option("--json", help="As one JSON object.")] = False,
+    json: JsonOption = False,
 ) -> int:
     """Show a run (its settings, numbers and findings) or one finding in full.
 

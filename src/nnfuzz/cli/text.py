@@ -203,7 +203,7 @@ def text(
         ),
     ],
     model_b: Annotated[
-        str | None, typer.Argument(metavar="[MODEL_B]", help="For disagree: the second model.", show_default=False)
+        str | None, typer.Argument(metavar="MODEL_B", help="For disagree: the second model.", show_default=False)
     ] = None,
     *,
     objective: Annotated[

@@ -10,7 +10,7 @@ import typer
 
 from nnfuzz.cli.glue import FOUND, INTERRUPTED, RUNS, free_place, status
 from nnfuzz.cli.groups import checked, option
-from nnfuzz.cli.options import BUDGET, DEFAULT_SECONDS, OUTPUT, OutOption, SeedOption, max_time_option
+from nnfuzz.cli.options import BUDGET, DEFAULT_SECONDS, OUTPUT, JsonOption, OutOption, SeedOption, max_time_option
 from nnfuzz.loading.quantity import count, duration, whole
 
 
@@ -38,13 +38,13 @@ def train(
     ] = None,
     max_time: Annotated[
         str | None,
-        max_time_option("Stop after this time: 60s, 5m, 1h.", "60s, unless --max-steps is given"),
+        max_time_option("Stop after this time: 60s, 5m, 1h; 0 for no limit.", "60s, unless --max-steps is given"),
     ] = None,
     keep_going: Annotated[
         bool, option("--keep-going", panel=BUDGET, help="Look for other failures after the first.")
     ] = False,
     seed: SeedOption = "0",
-    json: Annotated[bool, option("--json", panel=OUTPUT, help="One JSON object instead of text.")] = False,
+    json: JsonOption = False,
 ) -> int:
     """Search for batches that make a training go NaN or Inf."""
     from nnfuzz.report.jsonl import plain
@@ -72,8 +72,12 @@ def train(
 
 
 def demo(
-    out: Annotated[Path, option("--out", "-o", metavar="DIR", panel=OUTPUT, help="Where the runs are written.")] = RUNS
-    / "demo",
+    out: Annotated[
+        Path,
+        option(
+            "--out", "-o", metavar="DIR", panel=OUTPUT, help="Where the runs are written.", default="nnfuzz-runs/demo"
+        ),
+    ] = RUNS / "demo",
     max_time: Annotated[
         str | None,
         max_time_option("For each of the two searches.", "60s"),

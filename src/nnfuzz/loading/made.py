@@ -46,7 +46,9 @@ def parse_input(text: str) -> Declared:
     if 0 in shape:
         raise UsageError(f"{text!r} declares an input without elements: every length is at least 1")
     if math.prod(shape) * DRAWS > MAX_ELEMENTS:
-        raise UsageError(f"{text!r} declares {math.prod(shape):,} elements, too many to draw {DRAWS} seeds of")
+        raise UsageError(
+            f"{text!r} declares {math.prod(shape):,} elements, too many to draw {DRAWS} seeds of: give --seeds"
+        )
     legal = _legal(match[3], dtype, text)
     return Declared(name, dtype, shape, legal)
 
@@ -58,10 +60,10 @@ def _legal(text: str | None, dtype: str, whole: str) -> Legal | None:
         raise UsageError(f"{whole!r} does not say which values are legal: add a range such as :0..1, or :{{0,1}}")
     legal = legal_values(text.strip())
     if dtype in INTEGERS and not all(float(v).is_integer() for v in legal):
-        raise UsageError(f"{whole!r} gives bounds that are not whole numbers to an integer input")
+        raise UsageError(f"{whole!r} gives bounds that are not whole numbers to an integer input: write whole ones")
     low, high = _limits(dtype)
     if dtype in INTEGERS and not all(low <= v <= high for v in legal):
-        raise UsageError(f"{whole!r} goes beyond what {dtype} holds, {low}..{high}")
+        raise UsageError(f"{whole!r} goes beyond what {dtype} holds, {low}..{high}: narrow the range")
     return legal
 
 
@@ -77,7 +79,7 @@ def check_names(declared: Sequence[Declared]) -> None:
         raise UsageError("--input is given with a name and without: name every input, or none")
     twice = [n for n in dict.fromkeys(names) if n is not None and names.count(n) > 1]
     if twice:
-        raise UsageError(f"--input declares {twice[0]!r} twice")
+        raise UsageError(f"--input declares {twice[0]!r} twice: declare each input once")
 
 
 def make_seeds(declared: Sequence[Declared], seed: int = 0, count: int = DRAWS) -> tuple[Any, dict[str, Legal]]:

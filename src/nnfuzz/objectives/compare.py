@@ -184,7 +184,7 @@ def _topk(rest: str, unit: str = "sample", rounding: float = 0.0) -> Comparison:
             scores = scores.float().movedim(axis, -1)
             classes = scores.shape[-1]
             if classes <= k:
-                raise UsageError(f"topk:{k} needs more than {k} classes, but the output has {classes}")
+                raise UsageError(f"topk:{k} needs more than {k} classes, but the output has {classes}: take fewer")
             values, labels = scores.topk(k + 1, dim=-1)
             sets.append(labels[..., :k].sort(-1).values)
             gap = values[..., k - 1] - values[..., k]
