@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from nnfuzz.report.base import SilentReporter
 from nnfuzz.run import Run
 from nnfuzz.text.prompts import as_prompts
 from nnfuzz.text.session import TextSession
@@ -76,41 +77,45 @@ def fit(
     loss_of: Callable[[Tensor, Tensor, Any], tuple[Tensor, Any]],
     bits: Callable[[], float],
     *,
-    minutes: float,
+    epochs: int,
     rate: float,
     streams: int,
     length: int,
-    goal: float,
+    decay: float = 0.05,
 ) -> float:
-    """Trains until the time is up or ``goal`` bits a character are reached; returns the bits of the held-out text.
+    """Trains for so many passes over the text; returns the bits a character of the held-out text.
 
+    The rate rises over the first twentieth of the steps and falls along a cosine to zero at the last one. Where the
+    processor multiplies bfloat16 natively, products are taken in it (weights and their updates stay float32).
     ``loss_of(inputs, targets, state)`` gives the mean loss in nats and the state that the next step begins with.
     """
     train, _ = texts()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.01)
-    began, epoch, best = time.perf_counter(), 0, math.inf
-    total = minutes * 60
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=decay, betas=(0.9, 0.98))
+    steps = epochs * ((len(train) - 997 * 8) // streams // length)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda n: min(1.0, 20 * n / steps) * (0.5 + 0.5 * math.cos(math.pi * min(1.0, n / steps)))
+    )
+    began, used, done, reached = time.perf_counter(), time.process_time(), 0, math.inf
+    narrow = torch.autocast("cpu", dtype=torch.bfloat16, enabled=torch.cpu._is_amx_tile_supported())
     model.train()
-    while time.perf_counter() - began < total:
+    for epoch in range(epochs):
         state: Any = None
-        for inputs, targets in batches(train[epoch * 997 :], alphabet(), streams, length):
-            share = (time.perf_counter() - began) / total
-            if share >= 1:
-                break
-            for group in optimizer.param_groups:
-                group["lr"] = rate * min(1.0, 40 * share + 0.05) * (0.5 + 0.5 * math.cos(math.pi * share))
-            loss, state = loss_of(inputs, targets, state)
+        for inputs, targets in batches(train[epoch * 97 % 997 :], alphabet(), streams, length):
+            with narrow:
+                loss, state = loss_of(inputs, targets, state)
             optimizer.zero_grad()
             loss.backward()
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
-        epoch += 1
-        best = bits()
-        print(f"  {time.perf_counter() - began:6.0f} s, epoch {epoch}, {best:.3f} bits a character", flush=True)
-        if best <= goal:
-            break
+            schedule.step()
+            done += 1
+        if epoch % 5 == 4 or epoch + 1 == epochs:
+            reached = bits()
+            spent = f"{time.perf_counter() - began:6.0f} s, {time.process_time() - used:6.0f} s of the processor"
+            print(f"  {spent}, epoch {epoch + 1}, {done} steps, loss {float(loss.detach()):.3f} nats, "
+                  f"{reached:.3f} bits a character on held-out text", flush=True)  # fmt: skip
     model.eval()
-    return best
+    return reached
 
 
 def searched(
@@ -175,21 +180,43 @@ def save(name: str, told: Any) -> None:
     (RESULTS / f"{name}.json").write_text(json.dumps(told, indent=1))
 
 
+class Paired(SilentReporter):
+    """After every full batch of a search the bare model writes as much, for as many prompts as long as those were on
+    average: times of the process, taken side by side, since what else a machine does changes them by the minute."""
+
+    def __init__(self, prompts: list[str], bare: Callable[[list[str], int], int], max_new: int, rows: int):
+        self.prompts, self.bare, self.max_new, self.rows = prompts, bare, max_new, rows
+        self.session: TextSession | None = None
+        self.inputs, self.spent, self.began = 0, 0, time.process_time()
+        self.fuzzing: list[tuple[int, float]] = []
+        self.alone: list[tuple[int, float]] = []
+        self.lengths: list[int] = []
+
+    def update(self, stats: Any, findings: Any) -> None:
+        assert self.session is not None
+        took, spent = time.process_time() - self.began, self.session.setup.target.spent
+        done = stats.inputs - self.inputs
+        if stats.batch_size == self.rows and done >= self.rows // 2:
+            self.fuzzing.append((done * self.max_new, took))
+            length = round((spent - self.spent) / done) - self.max_new
+            self.lengths.append(length)
+            full = [(" ".join(self.prompts[i % len(self.prompts) :] + self.prompts))[:length] for i in range(self.rows)]
+            began = time.process_time()
+            self.alone.append((self.bare(full, self.max_new), time.process_time() - began))
+        self.inputs, self.spent, self.began = stats.inputs, spent, time.process_time()
+
+
 def throughput(
-    model: Any, prompts: list[str], bare: Callable[[list[str], int], int], *, max_new: int
+    model: Any, prompts: list[str], bare: Callable[[list[str], int], int], *, max_new: int, batches: int = 100
 ) -> dict[str, float]:
-    """Generated characters/s while fuzzing, over those of the bare model, by the process's own time. ``bare`` writes
-    for a full batch of prompts that are as long as the search's on average, and says how many characters."""
-    began = time.process_time()
-    run, session = searched(model, "coverage", "words:qqqq", prompts, 0, written=60 * 256 * max_new, max_new=max_new,
-                            batch_size=256)  # fmt: skip
-    fuzzing = run.stats.inputs * max_new / (time.process_time() - began)
-    length = round(session.setup.target.spent / run.stats.inputs) - max_new
-    full = [(" ".join(prompts[i % len(prompts) :] + prompts))[:length] for i in range(256)]
-    bare(full, max_new)
-    began, done = time.process_time(), 0
-    for _ in range(10):
-        done += bare(full, max_new)
-    alone = done / (time.process_time() - began)
-    share = round(fuzzing / alone, 3)
-    return {"fuzzing": round(fuzzing), "alone": round(alone), "share": share, "prompt length": length}
+    """Generated characters/s while fuzzing (coverage and one word) over those of the bare model, by the process's own
+    time, in full batches of 256. ``bare`` writes for prompts of one length and says how many characters."""
+    paired = Paired(prompts, bare, max_new, 256)
+    settings = TextSettings(objectives="words:qqqq", max_new=max_new, max_inputs=batches * 256, max_shrink=0,
+                            batch_size=256, **WAYS["coverage"])  # fmt: skip
+    paired.session = TextSession(settings, model, None, list(prompts), reporter=paired)
+    paired.session.run()
+    rates = [sum(n for n, _ in part) / sum(t for _, t in part) for part in (paired.fuzzing, paired.alone)]
+    length = sum(paired.lengths) / len(paired.lengths)
+    return {"fuzzing": round(rates[0]), "alone": round(rates[1]), "share": round(rates[0] / rates[1], 3),
+            "prompt length": round(length, 1), "batches": len(paired.lengths)}  # fmt: skip

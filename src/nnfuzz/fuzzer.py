@@ -111,9 +111,9 @@ class Fuzzer:
         count = self._batch_size(objective, limits)
         self._in_tail = self._in_tail or not self._fits(limits)
         names = self.parts.bandit.choose(rng, _groups(count, self.parts.breeder.costly_from))
-        if self._may_climb(limits) and (gradient.NAME in names or self._wants_to_climb()):
+        if self._may_climb(limits) and (self._climbing in names or self._wants_to_climb()):
             self._climb(rng)
-        mutators = self.parts.breeder.balanced([n for n in names if n != gradient.NAME], count, rng)
+        mutators = self.parts.breeder.balanced([n for n in names if n != self._climbing], count, rng)
         count = self._within(limits, count)
         if mutators and count and not self.late() and not (limits.stop_on_first and self.examiner.has_found):
             for brood in self.parts.breeder.broods(count, mutators, rng):
@@ -153,6 +153,10 @@ class Fuzzer:
         turn = self.parts.climber.most
         return self._within(limits, turn) == turn or not self.parts.breeder.mutators
 
+    @property
+    def _climbing(self) -> str:
+        return self.parts.climber.name if self.parts.climber is not None else gradient.NAME
+
     def _wants_to_climb(self) -> bool:
         return self.parts.climber is not None and self.parts.climber.wants_turn(self.stats.batches)
 
@@ -162,7 +166,7 @@ class Fuzzer:
         assert climber is not None
         turn = climber.turn(self.stats.batches, rng)
         if turn is None:
-            self.parts.bandit.reward(gradient.NAME, gradient.COST * FIRST_BATCH, 0)
+            self.parts.bandit.reward(climber.name, gradient.COST * FIRST_BATCH, 0)
             return
         for i, objective in enumerate(self.objectives):
             self.run_brood(turn.brood, objective, rng, again=i > 0)

@@ -64,11 +64,12 @@ def test_a_word_is_surfaced_and_its_prompt_shrunk_to_one_character() -> None:
     chain = {"q": " ", " ": "b", "b": "a", "a": "d", "d": "."}
     run = search(Follower(chain), "words:bad", ["hello", "quick"], max_inputs=400)
     (finding,) = run.findings
-    assert finding.details["prompt"] == "q"
-    assert finding.details["continuation"].startswith(" bad.")
-    assert tuple(finding.details["spans"][0]) == (1, 4)
+    assert finding.details["prompt"] in ("q", " ")
+    assert finding.details["continuation"].lstrip().startswith("bad.")
+    start, stop = finding.details["spans"][0]
+    assert finding.details["continuation"][start:stop] == "bad"
     steps = finding.details["steps"]
-    assert [s["text"] for s in steps[:4]] == [" ", "b", "a", "d"]
+    assert [s["text"] for s in steps[start:stop]] == ["b", "a", "d"]
     assert all(0.9 < s["probability"] <= 1 for s in steps[:4])
 
 

@@ -56,6 +56,9 @@ class Climber:
             without progress makes the next one wait twice as long, and progress makes turns frequent again.
     """
 
+    name = NAME
+    """Of its turns, for the bandit and the statistics."""
+
     def __init__(
         self,
         guides: Sequence[Guide],

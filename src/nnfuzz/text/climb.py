@@ -1,10 +1,11 @@
-"""Gradients in the search for text: prompts that bring the model nearer to a wished continuation, a few ids at a time.
+"""The search for text led by wishes: prompts that bring the model nearer to a wished continuation, a few ids at a time.
 
-A turn serves one goal. Its wish (what the prompt makes the model write now, up to where a word begins well, and then
-the word) is scored by the model itself, which costs one run over prompt and wish and no writing. Where the gradient
-says that another id would help most (HotFlip, Ebrahimi et al., ACL 2018), ids are exchanged at random among the best
-(GCG, Zou et al., arXiv 2307.15043), scored, and the best few go on. What the turn ends with is then written out and
-judged like any other candidate.
+A turn serves one goal. Its wish (a word; or what the prompt makes the model write now, up to where a word begins well,
+and then the word) is scored by the model itself, which costs one run over prompt and wish and no writing. Where no text
+of the model need be known, the turn begins at places of the model's own draws (see ``scout``). Then ids are exchanged:
+where the gradient says that another id would help most (HotFlip, Ebrahimi et al., ACL 2018), at random among the best
+(GCG, Zou et al., arXiv 2307.15043); or, without gradients, anywhere. Mutants are scored, and the best few go on. What
+the turn ends with is then written out and judged like any other candidate.
 """
 
 from __future__ import annotations
@@ -16,41 +17,57 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from nnfuzz import gradient
 from nnfuzz.breed import Brood, Group
 from nnfuzz.corpus import Bucket, Corpus
 from nnfuzz.errors import NnfuzzError
-from nnfuzz.gradient.climber import NAME, Climber, Turn
+from nnfuzz.gradient.climber import Climber, Turn
 from nnfuzz.text.codec import Codec, pack, unpack
+from nnfuzz.text.exchange import Exchanger
 from nnfuzz.text.frontier import GoalFrontier
 from nnfuzz.text.models.base import LanguageModel, Writing
 from nnfuzz.text.objectives import Together
+from nnfuzz.text.scout import Draws, Start, draws
 from nnfuzz.text.space import PROMPT, TextSpace
 
+WISH = "wish"
+"""The name of turns without gradients, where those with them are called "gradient"."""
 ROUNDS = 12
+IDLE = 4
+"""Rounds without progress that end a turn."""
 WIDTH = 8
 """Prompts that a round goes on with."""
 TRIES = 16
 """Mutants of each."""
-BEST = 128
-"""Exchanges of largest first-order gain that a mutant draws from."""
+SCOUTS, PLACES = 256, 192
+"""Prompts that are continued by draws, and places in them that are scored for each wish."""
 EMITTED = 16
-GAIN = 0.95
-"""A turn must bring what is lacking down to this share, or the goal is wished for in another way."""
+GAIN = 0.7
+"""A turn must bring what is lacking down to this share, or the goal begins anew: elsewhere, or wished for otherwise."""
 COST = 2
 """A candidate of a turn costs about as much as so many plain ones."""
 LONGEST = 24
 """Longer prompts are cut to their end for a turn: what is far away moves little and costs much."""
+OFTEN = 16
+"""A goal that stays open when it is found gets one turn where others get so many."""
 
+
+PATIENT = 4
+"""Rounds in which every start keeps its own best mutant; in as many more it keeps two, then all compete: the start that
+is nearest at first is often not the one that gets there."""
 
 Scored = tuple[float, list[int], int]
 """The score of a prompt's wish, the prompt, and the entry of the corpus that it comes from."""
+Row = tuple[float, list[int], int, list[int], int]
+"""The same with the wish, and which start of the turn it descends from."""
 
 
 class TextClimber(Climber):
-    """Makes gradient broods for goals that have a wish.
+    """Makes broods for goals that have a wish.
 
     Args:
         write: continues prompts, for goals whose wish depends on what the model says now.
+        gradients: whether exchanges are led by them.
     """
 
     def __init__(
@@ -63,18 +80,22 @@ class TextClimber(Climber):
         frontier: GoalFrontier,
         write: Callable[[list[list[int]]], list[str]],
         writing: Writing,
+        *,
+        gradients: bool = True,
     ):
         self.objective, self.model, self.codec = objective, model, codec
         self.text_space, self.corpus, self.frontier, self.write = space, corpus, frontier, write
-        self.writing = writing
+        self.writing, self.gradients = writing, gradients
+        self.name = gradient.NAME if gradients else WISH
         self.pools: dict[tuple[int, int], list[Scored]] = {}
-        """Of each goal and way to wish for it, what the last turn ended with; gone once a turn brings nothing more."""
+        """Of each goal and way to wish for it, where its next turn begins; gone once a turn brings nothing more."""
         self.ways: dict[int, int] = {}
         """How often a goal was wished for in vain: another way is next."""
+        self.taken: dict[int, int] = {}
+        """Turns of each goal."""
         self.trouble = ""
-        self.turns = 0
         self.late = lambda: False
-        self._stops: Tensor | None = None
+        self._masks: tuple[Tensor, Tensor] | None = None
 
     @property
     def most(self) -> int:
@@ -85,127 +106,179 @@ class TextClimber(Climber):
         return not self.trouble and bool(self._goals())
 
     def wants_turn(self, batch: int) -> bool:
-        """One batch in two while goals are open; the bandit may ask for more."""
-        return self.alive and batch % 2 == 0
+        """While goals are open; the bandit may ask for more."""
+        return self.alive
 
     def turn(self, batch: int, rng: np.random.Generator) -> Turn | None:
         goals = self._goals()
         if self.trouble or not goals:
             return None
-        goal = goals[self.turns % len(goals)]
-        self.turns += 1
-        way = self.ways.get(goal, 0) % self.objective.parts[self.objective.goals[goal][0]].wishes
-        before = self.pools.pop((goal, way), [])
+        goal = self._next(goals)
+        self.taken[goal] = self.taken.get(goal, 0) + 1
         try:
-            pool = self._climbed(goal, way, self._starting_points(goal, before, rng), rng)
+            pool = self._turn(goal, goals, rng)
         except NnfuzzError:
             raise
-        except Exception as error:  # a model without gradients is still mutated; the run says so
+        except Exception as error:  # a model that cannot be asked so is still mutated; the run says so
             self.trouble = f"{type(error).__name__}: {error}"[:200]
             return None
+        return self._brood(pool[:EMITTED]) if pool else None
+
+    def _turn(self, goal: int, goals: list[int], rng: np.random.Generator) -> list[Scored]:
+        way = self._way(goal)
+        if (goal, way) not in self.pools and self._free(goal) is not None:
+            self._scout(goals, rng)
+        before = [each for each in self.pools.pop((goal, way), []) if each[2] in self.corpus.place]
+        pool = self._climbed(goal, way, before, rng)
         if pool and pool[0][0] > (GAIN * before[0][0] if before else -np.inf):
             self.pools[goal, way] = pool[:WIDTH]  # the next turn of this goal goes on here
         else:
             self.ways[goal] = self.ways.get(goal, 0) + 1
-        return self._brood(pool[:EMITTED]) if pool else None
+        return pool
 
     def judged(self, turn: Turn) -> None:
         """Nothing to learn: what was admitted is the corpus' business."""
 
-    def _goals(self) -> list[int]:
-        return [g for g in self.objective.open if self.objective.parts[self.objective.goals[g][0]].wishes]
+    # ------------------------------------------------------------------ goals and their wishes
 
-    def _wish(self, goal: int, way: int, text: str) -> str | None:
-        part, number = self.objective.goals[goal]
-        return self.objective.parts[part].wish(number, way, text)
+    def _goals(self) -> list[int]:
+        return [g for g in self.objective.open if self._part(g).wishes]
+
+    def _part(self, goal: int) -> Any:
+        return self.objective.parts[self.objective.goals[goal][0]]
+
+    def _next(self, goals: list[int]) -> int:
+        """One whose wish is fulfilled already, else the one with the fewest turns."""
+
+        def due(goal: int) -> tuple[bool, int]:
+            pool = self.pools.get((goal, self._way(goal)))
+            again = not self._part(goal).closes and goal in self.objective.known.values()
+            return not (pool and pool[0][0] == 0), self.taken.get(goal, 0) * (OFTEN if again else 1)
+
+        return min(goals, key=due)
+
+    def _way(self, goal: int) -> int:
+        return self.ways.get(goal, 0) % int(self._part(goal).wishes)
+
+    def _wish(self, goal: int, way: int, text: str) -> list[int]:
+        """The wish as the model's ids; nothing where there is none, or the model cannot say it."""
+        wish = self._part(goal).wish(self.objective.goals[goal][1], way, text)
+        for said in () if wish is None else (wish, wish.strip()):
+            try:
+                return self.model.out.encode(said)
+            except NnfuzzError:
+                continue
+        return []
+
+    def _free(self, goal: int) -> list[int] | None:
+        """What is wished for whatever the model says now, when that is so."""
+        part, way = self._part(goal), self._way(goal)
+        return self._wish(goal, way, "") or None if way in part.free_wishes else None
 
     @property
-    def stops(self) -> Tensor:
-        """bool ``(vocabulary,)``: ids whose text ends a word."""
-        if self._stops is None:
-            out = self.model.out
-            pieces = out.pieces(list(range(out.size)))
-            self._stops = torch.tensor([not (p[:1].isalnum() or p[:1] == "_") for p in pieces])
-        return self._stops
+    def masks(self) -> tuple[Tensor, Tensor]:
+        """bool ``(vocabulary,)`` each: ids whose text ends a word; ids after whose text a word is unfinished."""
+        if self._masks is None:
+            pieces = self.model.out.pieces(list(range(self.model.out.size)))
+            ends = [not _in_word(p[:1]) for p in pieces]
+            self._masks = torch.tensor(ends), torch.tensor([_in_word(p[-1:]) for p in pieces])
+        return self._masks
+
+    # ------------------------------------------------------------------ where a turn begins
+
+    def _scout(self, goals: list[int], rng: np.random.Generator) -> None:
+        """Pools for all goals that have none and whose wish is free, out of one set of draws."""
+        every = list(self.corpus.place)
+        starts: list[Start] = []
+        for i in rng.integers(0, len(every), SCOUTS):
+            ids = unpack(self.corpus.candidate(every[int(i)])[PROMPT])[0]
+            starts.append((ids[-LONGEST:], every[int(i)]))
+        starts = [s for s in starts if len(s[0]) >= self.model.shortest]
+        if not starts:
+            return
+        made = draws(self.model, self.codec, starts, self.writing, int(rng.integers(1 << 30)), self.masks[1])
+        for goal in goals:
+            wished, key = self._free(goal), (goal, self._way(goal))
+            if wished and key not in self.pools and not self.late():
+                self.pools[key] = self._places(made, wished)
+
+    def _places(self, made: Draws, wished: list[int]) -> list[Scored]:
+        within = not _in_word(self.model.out.pieces(wished[:1])[0][:1])
+        found = [(ids, e) for ids, e in made.places(wished, PLACES, LONGEST, within_word=within) if ids]
+        if not found:
+            return []
+        score = self._score([ids for ids, _ in found], [wished] * len(found))
+        pool = sorted(((float(p), *each) for p, each in zip(score, found, strict=True)), key=lambda r: -r[0])
+        return pool[:WIDTH]
+
+    def _near(self, goal: int, rng: np.random.Generator) -> list[Start]:
+        """A quarter from the goal's frontier, the rest from anywhere in the corpus."""
+        near = [i for i in self.frontier.best(goal) if i in self.corpus.place][: WIDTH // 4]
+        every = list(self.corpus.place)
+        near += [every[int(i)] for i in rng.integers(0, len(every), WIDTH - len(near))]
+        return [(unpack(self.corpus.candidate(i)[PROMPT])[0], i) for i in near]
 
     # ------------------------------------------------------------------ the climb
 
-    def _starting_points(self, goal: int, pool: list[Scored], rng: np.random.Generator) -> list[tuple[list[int], int]]:
-        """Where the last turn ended; else a quarter of the goal's frontier, the rest from anywhere in the corpus."""
-        every = [(ids, entry) for _, ids, entry in pool if entry in self.corpus.place]
-        if not every:
-            near = [i for i in self.frontier.best(goal) if i in self.corpus.place][: WIDTH // 4]
-            all_ids = list(self.corpus.place)
-            near += [all_ids[int(i)] for i in rng.integers(0, len(all_ids), WIDTH - len(near))]
-            every = [(unpack(self.corpus.candidate(i)[PROMPT])[0], i) for i in near]
-        key = self.corpus.place[every[0][1]][0]  # a brood is of one width
-        return [(ids, i) for ids, i in every if self.corpus.place[i][0] == key]
-
-    def _climbed(
-        self, goal: int, way: int, starts: list[tuple[list[int], int]], rng: np.random.Generator
-    ) -> list[Scored]:
+    def _climbed(self, goal: int, way: int, before: list[Scored], rng: np.random.Generator) -> list[Scored]:
         """All prompts that were scored, best first, each once."""
-        texts = self.write([ids for ids, _ in starts])
-        room = self._room(starts[0][1])
-        rows: list[tuple[float, list[int], int, list[int]]] = []
+        starts = [(ids, entry) for _, ids, entry in before] or self._near(goal, rng)
+        key = self.corpus.place[starts[0][1]][0]  # a brood is of one width
+        starts = [(ids, i) for ids, i in starts if self.corpus.place[i][0] == key and ids]
+        if not starts:
+            return []
+        free = self._free(goal)
+        texts = [""] * len(starts) if free else self.write([ids for ids, _ in starts])
+        longest = min(LONGEST, self._room(starts[0][1]))
+        exchanger = Exchanger(self.codec, longest, self.model.shortest)
+        rows: list[Row] = []
         for (ids, entry), text in zip(starts, texts, strict=True):
-            wished = self._encoded(self._wish(goal, way, text))
-            if wished and ids:
-                rows.append((-np.inf, ids[-min(LONGEST, room) :], entry, wished))
+            if wished := free or self._wish(goal, way, text):
+                rows.append((-np.inf, ids[-longest:], entry, wished, len(rows)))
         seen: dict[tuple[int, ...], Scored] = {}
-        for _ in range(ROUNDS):
+        best, idle = -np.inf, 0
+        for n in range(ROUNDS):
             if not rows or self.late():
                 break
-            wish = self.model.wish(
-                [r[1] for r in rows], [r[3] for r in rows], self.writing, gains=True, stops=self.stops
-            )
-            assert wish.gains is not None
-            rows = [(float(p), *r[1:]) for p, r in zip(wish.score, rows, strict=True)]
-            tries = [(0.0, made, r[2], r[3]) for r, g in zip(rows, wish.gains, strict=True)
-                     for made in self._exchanged(r[1], g, rng)]  # fmt: skip
-            asked = [t[1] for t in tries], [t[3] for t in tries]
-            score = self.model.wish(*asked, self.writing, gains=False, stops=self.stops).score
-            tries = [(float(p), *t[1:]) for p, t in zip(score, tries, strict=True)]
-            rows = sorted([*rows, *tries], key=lambda r: -r[0])
-            for p, ids, entry, _ in rows:
-                seen.setdefault(tuple(ids), (p, ids, entry))
-            rows = _distinct(rows)[:WIDTH]
-            if rows[0][0] == 0:  # it is written
+            each = (1, 2)[n // PATIENT] if n < 2 * PATIENT else WIDTH
+            rows = _distinct(self._round(rows, exchanger, rng, seen), each)[:WIDTH]
+            idle = 0 if rows[0][0] > best else idle + 1
+            best = rows[0][0]
+            if best == 0 or idle >= IDLE:  # it is written, or nothing helps
                 break
         return sorted(seen.values(), key=lambda r: -r[0])
 
-    def _exchanged(self, ids: list[int], gains: Tensor, rng: np.random.Generator) -> list[list[int]]:
-        """Mutants with one to three of the most promising exchanges."""
-        table = gains[: len(ids), : self.codec.size].clone()
-        if self.codec.legal is not None:
-            illegal = torch.ones(table.shape[1], dtype=torch.bool, device=table.device)
-            illegal[torch.tensor(self.codec.legal, device=table.device)] = False
-            table[:, illegal] = -torch.inf
-        table[torch.arange(len(ids)), torch.tensor(ids)] = -torch.inf
-        best = table.flatten().topk(min(BEST, table.numel())).indices.cpu().numpy()
-        made = []
-        for _ in range(TRIES):
-            mutant = list(ids)
-            for at in rng.choice(best, int(rng.integers(1, 4))):
-                mutant[int(at) // table.shape[1]] = int(at) % table.shape[1]
-            made.append(mutant)
-        return made
+    def _round(
+        self,
+        rows: list[Row],
+        exchanger: Exchanger,
+        rng: np.random.Generator,
+        seen: dict[tuple[int, ...], Scored],
+    ) -> list[Row]:
+        """Rows and their mutants, best first; notes them in ``seen``."""
+        gains: list[Tensor | None] = [None] * len(rows)
+        if self.gradients or rows[0][0] == -np.inf:
+            wish = self.model.wish(
+                [r[1] for r in rows], [r[3] for r in rows], self.writing, gains=self.gradients, stops=self.masks[0]
+            )
+            rows = [(float(p), *r[1:]) for p, r in zip(wish.score, rows, strict=True)]
+            if wish.gains is not None:
+                gains = list(wish.gains)
+        others = [r[1] for r in rows]
+        tries = [(0.0, made, *r[2:]) for r, g in zip(rows, gains, strict=True)
+                 for made in exchanger.mutants(r[1], others, TRIES, rng, g)]  # fmt: skip
+        score = self._score([t[1] for t in tries], [t[3] for t in tries])
+        rows = sorted([*rows, *((float(p), *t[1:]) for p, t in zip(score, tries, strict=True))], key=lambda r: -r[0])
+        for p, ids, entry, *_ in rows:
+            seen.setdefault(tuple(ids), (p, ids, entry))
+        return rows
+
+    def _score(self, prompts: list[list[int]], wishes: list[list[int]]) -> Tensor:
+        return self.model.wish(prompts, wishes, self.writing, gains=False, stops=self.masks[0]).score
 
     def _room(self, entry: int) -> int:
         """The width of the row that an entry is kept in."""
         return self.corpus.buckets[self.corpus.place[entry][0]].inputs[PROMPT].view.shape[1]
-
-    def _encoded(self, wish: str | None) -> list[int]:
-        """The wish as the model's ids; nothing when it cannot say it."""
-        if wish is None:
-            return []
-        try:
-            return self.model.out.encode(wish)
-        except NnfuzzError:
-            try:
-                return self.model.out.encode(wish.strip())
-            except NnfuzzError:
-                return []
 
     # ------------------------------------------------------------------ what comes of it
 
@@ -216,20 +289,32 @@ class TextClimber(Climber):
         anchors = bucket.anchors(self.text_space).take(torch.from_numpy(bucket.anchor_rows[rows]))
         x = pack([ids for _, ids, _ in pool], self._room(entries[0]))
         batch = self.text_space.project({PROMPT: x}, anchors)
-        brood = Brood(batch, bucket, rows, [Group(NAME, slice(0, len(x)))], anchors, cost=COST)
+        brood = Brood(batch, bucket, rows, [Group(self.name, slice(0, len(x)))], anchors, cost=COST)
         return Turn(brood, [], [], [])
 
     def to_json(self) -> dict[str, Any]:
         pools = [[goal, way, [list(each) for each in pool]] for (goal, way), pool in self.pools.items()]
-        ways = [[goal, count] for goal, count in self.ways.items()]
-        return {"pools": pools, "turns": self.turns, "ways": ways, "trouble": self.trouble}
+        ways, taken = ([[g, n] for g, n in counts.items()] for counts in (self.ways, self.taken))
+        return {"pools": pools, "ways": ways, "taken": taken, "trouble": self.trouble}
 
     def load(self, data: dict[str, Any]) -> None:
         self.pools = {(g, way): [(p, ids, e) for p, ids, e in pool] for g, way, pool in data.get("pools", [])}
-        self.turns, self.trouble = data.get("turns", 0), data.get("trouble", "")
-        self.ways = dict(data.get("ways", []))
+        self.trouble = data.get("trouble", "")
+        self.ways, self.taken = dict(data.get("ways", [])), dict(data.get("taken", []))
 
 
-def _distinct(rows: list[tuple[float, list[int], int, list[int]]]) -> list[tuple[float, list[int], int, list[int]]]:
+def _in_word(character: str) -> bool:
+    return character.isalnum() or character == "_"
+
+
+def _distinct(rows: list[Row], each: int) -> list[Row]:
+    """Every prompt once, and of every start at most ``each``."""
     seen: set[tuple[int, ...]] = set()
-    return [r for r in rows if not (tuple(r[1]) in seen or seen.add(tuple(r[1])))]  # type: ignore[func-returns-value]
+    kept: list[Row] = []
+    count: dict[int, int] = {}
+    for row in rows:
+        if tuple(row[1]) not in seen and count.get(row[4], 0) < each:
+            kept.append(row)
+            count[row[4]] = count.get(row[4], 0) + 1
+        seen.add(tuple(row[1]))
+    return kept

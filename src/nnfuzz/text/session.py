@@ -36,7 +36,7 @@ from nnfuzz.stats import Stats
 from nnfuzz.store import NullStore, RunStore, checked_id
 from nnfuzz.store_files import from_json, to_json, write_atomically
 from nnfuzz.store_tensors import read_tensors, write_tensors
-from nnfuzz.text.climb import TextClimber
+from nnfuzz.text.climb import WISH, TextClimber
 from nnfuzz.text.codec import Characters, pack
 from nnfuzz.text.coverage import text_coverage
 from nnfuzz.text.examine import TextExaminer
@@ -192,18 +192,21 @@ class TextSession:
         frontier = GoalFrontier(together)
         random = settings.coverage == "none"
         climber = None
-        if settings.gradients and not random and target.model.follows_gradients and setup.other is None:
+        gradients = settings.gradients and target.model.follows_gradients
+        asked = settings.mutators is None or {gradient.NAME, WISH} & set(settings.mutators)
+        if asked and not random and target.model.scores_wishes and setup.other is None:
 
             def write(prompts: list[list[int]]) -> list[str]:
                 trace = target.model.run(Prompts(prompts, setup.codec), settings.writing, states=False)
                 return together.read(trace, {PROMPT: pack(prompts, max(map(len, prompts)))}).texts
 
             climber = TextClimber(
-                together, target.model, setup.codec, setup.space, corpus, frontier, write, settings.writing
-            )
+                together, target.model, setup.codec, setup.space, corpus, frontier, write, settings.writing,
+                gradients=gradients,
+            )  # fmt: skip
             climber = climber if climber.alive else None
         mutators = self._mutators()
-        bandit = Bandit([*mutators, *([gradient.NAME] if climber is not None else [])])
+        bandit = Bandit([*mutators, *([climber.name] if climber is not None else [])])
         schedule = Schedule(corpus, frontier, settings.schedule)
         breeder = Breeder(setup.space, corpus, schedule, dict(mutators), bandit, settings.seed, target.device)
 
@@ -238,7 +241,8 @@ class TextSession:
 
     def _mutators(self) -> dict[str, TextMutator]:
         names = list(TEXT_MUTATORS) if self.settings.mutators is None else list(self.settings.mutators)
-        made = {n: TEXT_MUTATORS[n](self.setup.codec, self.setup.words) for n in names if n != gradient.NAME}
+        led = (gradient.NAME, WISH)
+        made = {n: TEXT_MUTATORS[n](self.setup.codec, self.setup.words) for n in names if n not in led}
         usable = {n: m for n, m in made.items() if m.targets(self.setup.space)}
         if not usable:
             raise UsageError(f"none of the mutators {', '.join(names)} can change these prompts: leave --mutators out")

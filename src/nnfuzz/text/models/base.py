@@ -123,8 +123,13 @@ class LanguageModel(ABC):
         raise NotImplementedError
 
     @property
+    def scores_wishes(self) -> bool:
+        """Whether ``wish`` can be asked, without gains."""
+        return False
+
+    @property
     def follows_gradients(self) -> bool:
-        """Whether ``wish`` can be asked."""
+        """Whether ``wish`` can be asked for gains."""
         return False
 
     def describe(self) -> str:
@@ -133,7 +138,7 @@ class LanguageModel(ABC):
 
 @dataclass
 class Shown:
-    """The same as the outputs of a ``Trace``, while it is being written, step by step."""
+    """The same as the outputs of a ``Trace``, while it is being written: pieces of some steps each."""
 
     columns: dict[str, list[Tensor]] = field(default_factory=dict)
 

@@ -14,6 +14,11 @@ _EVERY_STEP = 1_000_003
 """Noise of step t is drawn from a generator seeded with the seed times this, plus t: nothing needs to be remembered."""
 
 
+BLOCK = 1 << 22
+"""Logits (numbers, over rows, steps and vocabulary) that are kept before what is to be noted is made of them: many
+steps in one call cost far less than each by itself, and large vocabularies must not fill the memory."""
+
+
 class Chooser:
     """Chooses ids step by step.
 
@@ -27,6 +32,8 @@ class Chooser:
         self.alive = torch.ones(rows, dtype=torch.bool, device=device)
         self.length = 0
         self._shown = Shown()
+        self._kept: list[tuple[Tensor, Tensor, Tensor, Tensor | None]] = []
+        """Logits, chosen ids, which rows were alive and which had no distribution, step by step."""
 
     @property
     def over(self) -> bool:
@@ -36,24 +43,17 @@ class Chooser:
     def step(self, logits: Tensor) -> Tensor:
         """``(rows, vocabulary)`` → the chosen ids ``(rows,)``; rows that have ended choose, but it is not noted."""
         logits = logits.float()
-        top = logits.amax(1)
-        bad = ~top.isfinite()
-        logp = torch.log_softmax(logits, 1)
-        if bool(bad.any()):
-            logp = torch.where(bad[:, None], logits.nan_to_num(-1e9, 1e9, -1e9).log_softmax(1), logp)
-        chosen = self._choose(logp)
-        best = logp.topk(min(2, logp.shape[1]), 1).values
-        gone = ~self.alive
-        mine = logp.gather(1, chosen[:, None])[:, 0]
-        margin = best[:, 0] - best[:, -1]
-        self._shown.add(
-            tokens=chosen.masked_fill(gone, PAD),
-            logp=mine.masked_fill(gone, torch.nan),
-            margin=margin.masked_fill(gone, torch.nan),
-            bad=bad & self.alive,
-        )
-        if len(self.watch):
-            self._shown.add(watched=logp[:, self.watch] if len(self.watch) < logp.shape[1] else logp)
+        top, chosen = logits.max(1)
+        bad = None
+        if not bool(top.isfinite().all()):
+            bad = ~top.isfinite()
+            logits = torch.where(bad[:, None], logits.nan_to_num(-1e9, 1e9, -1e9), logits)
+            chosen = logits.argmax(1)
+        if self.writing.temperature:
+            chosen = self._drawn(logits)
+        self._kept.append((logits, chosen, self.alive, bad))
+        if len(self._kept) * logits.numel() >= BLOCK:
+            self._note()
         if self.end is not None:
             self.alive = self.alive & (chosen != self.end)
         self.length += 1
@@ -61,7 +61,8 @@ class Chooser:
 
     def outputs(self) -> dict[str, Tensor]:
         """What was noted, filled up to ``max_new`` steps; the end itself is no part of the text."""
-        made = {n: torch.stack(column, 1) for n, column in self._shown.columns.items()}
+        self._note()
+        made = {n: torch.cat(column, 1) for n, column in self._shown.columns.items()}
         missing = self.writing.max_new - self.length
         if missing:
             made = {n: _filled(t, missing) for n, t in made.items()}
@@ -69,10 +70,31 @@ class Chooser:
             made["tokens"] = made["tokens"].masked_fill(made["tokens"] == self.end, PAD)
         return {**made, "ended": ~self.alive}
 
-    def _choose(self, logp: Tensor) -> Tensor:
-        """The likeliest id, or (Gumbel's trick) a draw: the largest of log-probability plus noise."""
-        if not self.writing.temperature:
-            return logp.argmax(1)
+    def _note(self) -> None:
+        if not self._kept:
+            return
+        logits = torch.stack([step[0] for step in self._kept], 1)
+        chosen = torch.stack([step[1] for step in self._kept], 1)
+        alive = torch.stack([step[2] for step in self._kept], 1)
+        none = torch.zeros_like(self.alive)
+        bad = torch.stack([none if step[3] is None else step[3] for step in self._kept], 1)
+        self._kept = []
+        logp = torch.log_softmax(logits, 2)
+        mine = logp.gather(2, chosen[:, :, None])[:, :, 0]
+        best = logp.topk(min(2, logp.shape[2]), 2).values
+        margin = best[:, :, 0] - best[:, :, -1]
+        self._shown.add(
+            tokens=chosen.masked_fill(~alive, PAD),
+            logp=mine.masked_fill(~alive, torch.nan),
+            margin=margin.masked_fill(~alive, torch.nan),
+            bad=bad & alive,
+        )
+        if len(self.watch):
+            self._shown.add(watched=logp[:, :, self.watch] if len(self.watch) < logp.shape[2] else logp)
+
+    def _drawn(self, logits: Tensor) -> Tensor:
+        """A draw (Gumbel's trick): the largest of log-probability plus noise."""
+        logp = torch.log_softmax(logits, 1)
         rows = self.rows if self.writing.apart else 1
         noise = noise_of(self.writing, self.length, (rows, logp.shape[1]), logp.device)
         return (logp / self.writing.temperature + noise).argmax(1)

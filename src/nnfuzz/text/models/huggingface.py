@@ -57,8 +57,12 @@ class HuggingFace(LanguageModel):
         self._embedding = embedding_of(model, 0)
 
     @property
+    def scores_wishes(self) -> bool:
+        return self.own_ids and not self.classifies
+
+    @property
     def follows_gradients(self) -> bool:
-        return self._embedding is not None and self.own_ids and not self.classifies
+        return self._embedding is not None and self.scores_wishes
 
     @torch.inference_mode()
     def run(self, prompts: Prompts, writing: Writing, *, states: bool = True) -> Trace:
@@ -110,7 +114,6 @@ class HuggingFace(LanguageModel):
         gains: bool,
         stops: Tensor | None = None,
     ) -> Wish:
-        assert self._embedding is not None
         head = [] if self.start is None else [self.start]
 
         def forward(ids: Tensor) -> Tensor:

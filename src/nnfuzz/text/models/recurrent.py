@@ -52,6 +52,10 @@ class LogitsModule(LanguageModel):
         self._embedding = embedding_of(module, self.codec.size) if isinstance(module, nn.Module) else None
 
     @property
+    def scores_wishes(self) -> bool:
+        return True
+
+    @property
     def follows_gradients(self) -> bool:
         return self._embedding is not None
 
@@ -73,7 +77,6 @@ class LogitsModule(LanguageModel):
         gains: bool,
         stops: Tensor | None = None,
     ) -> Wish:
-        assert self._embedding is not None
         head = [] if self.start is None else [self.start]
 
         def forward(ids: Tensor) -> Tensor:
@@ -105,8 +108,29 @@ class LogitsModule(LanguageModel):
             pooled.add(self._features(state), torch.ones_like(chooser.alive))
 
     def _read(self, ids: list[list[int]]) -> tuple[Tensor, Any]:
-        """Logits and state after every prompt. Prompts of all lengths are read together: the longest first, each row
-        leaving the batch where it ends, so that no padding is ever seen."""
+        """Logits and state after every prompt, no padding ever seen. What is dear is a call, not its rows: so every
+        prompt is read up to a mark, one a ``step``, that many share, and its rest id by id together with the others'.
+        """
+        step = _step_of_marks([len(p) for p in ids])
+        marks = [1 + (len(p) - 1) // step * step for p in ids]
+        logits, state = self._read_up_to([p[:mark] for p, mark in zip(ids, marks, strict=True)])
+        left = [p[mark:] for p, mark in zip(ids, marks, strict=True)]
+        for n in range(max(map(len, left))):
+            rows = torch.tensor([r for r, rest in enumerate(left) if len(rest) > n], device=self.device)
+            some = torch.tensor([[rest[n]] for rest in left if len(rest) > n], device=self.device)
+            leaves = _leaves(state)
+            drawn = (t.index_select(a, rows) for t, a in zip(leaves, self._axes, strict=True))
+            found, after = self._call(some, _rebuilt(state, drawn))
+            logits = logits.index_copy(0, rows, found)
+            put = (
+                t.index_copy(a, rows, new.to(t.dtype))
+                for t, a, new in zip(leaves, self._axes, _leaves(after), strict=True)
+            )
+            state = _rebuilt(after, put)
+        return logits, state
+
+    def _read_up_to(self, ids: list[list[int]]) -> tuple[Tensor, Any]:
+        """The same with one call for each length: the longest first, each row leaving the batch where it ends."""
         order = sorted(range(len(ids)), key=lambda r: -len(ids[r]))
         width = len(ids[order[0]])
         packed = torch.zeros(len(ids), width, dtype=torch.long)
@@ -194,6 +218,15 @@ def _codec_of(module: Any, name: str) -> Codec:
         f"{name} has logits but says not what its ids are: give it the attribute alphabet (a text) or vocabulary "
         "(a number)"
     )
+
+
+def _step_of_marks(lengths: list[int]) -> int:
+    """The distance of marks that needs the fewest calls: one for each mark, one for each id of the longest rest."""
+
+    def calls(step: int) -> int:
+        return len({(n - 1) // step for n in lengths}) + max((n - 1) % step for n in lengths)
+
+    return min((1, 2, 4, 8, 16, 32), key=calls)
 
 
 def _leaves(state: Any) -> list[Tensor]:

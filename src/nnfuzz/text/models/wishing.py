@@ -50,7 +50,7 @@ def _lacks_stop(logits: Tensor, stops: Tensor) -> Tensor:
 
 def wish_through(
     forward: Callable[[Tensor], Tensor],
-    embedding: nn.Embedding,
+    embedding: nn.Embedding | None,
     head: list[int],
     prompts: list[list[int]],
     wishes: list[list[int]],
@@ -60,7 +60,8 @@ def wish_through(
     gains: bool,
     stops: Tensor | None,
 ) -> tuple[Wish, int]:
-    """``forward``: int64 ``(batch, length)`` → logits, causal. ``head``: ids before every prompt.
+    """``forward``: int64 ``(batch, length)`` → logits, causal. ``embedding``: of the ids, for gains. ``head``: ids
+    before every prompt.
 
     Returns the wish and how many ids were run (backward passes count double).
     """
@@ -78,7 +79,7 @@ def wish_through(
         caught.append(leaf)
         return leaf
 
-    handle = embedding.register_forward_hook(catch) if gains else None
+    handle = embedding.register_forward_hook(catch) if gains and embedding is not None else None
     try:
         with torch.inference_mode(False), torch.set_grad_enabled(gains):
             logits = forward(packed).float()
@@ -87,13 +88,13 @@ def wish_through(
             if stops is not None:
                 last = torch.tensor([len(ids) - 1 for ids in rows], device=device)
                 total = total + _lacks_stop(logits[torch.arange(len(rows), device=device), last], stops.to(device))
-            found = torch.autograd.grad(total.sum(), caught[0])[0] if gains else None
+            found = torch.autograd.grad(total.sum(), caught[0])[0] if handle is not None else None
     finally:
         if handle is not None:
             handle.remove()
     result = Wish(total.detach().double().nan_to_num(-1e30))
     run = packed.numel() * (3 if gains else 1)
-    if found is None:
+    if found is None or embedding is None:
         return result, run
     longest = max(map(len, prompts))
     at = slice(len(head), len(head) + longest)

@@ -120,6 +120,8 @@ class TextObjective(ABC):
 
     wishes: ClassVar[int] = 0
     """Ways to wish for a goal."""
+    free_wishes: ClassVar[frozenset[int]] = frozenset()
+    """Those that are the same whatever the model says now."""
 
     def wish(self, goal: int, way: int, text: str) -> str | None:
         """What the model should say for this goal, given what it says now; None where no text would do. After it a

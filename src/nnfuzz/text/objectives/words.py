@@ -46,6 +46,8 @@ class Words(TextObjective):
         self._inside: Tensor | None = None
         self._first: list[list[int]] = []
         self._watch: Tensor | None = None
+        self._spaced = False
+        """Whether a space is part of the id that begins a word."""
 
     def bind(self, model: LanguageModel, other: LanguageModel | None) -> None:
         if model.classifies:
@@ -54,6 +56,7 @@ class Words(TextObjective):
             self._learn_classes(model.out)
         elif model.shows_probabilities:
             self._first = [_first_tokens(model, w) for w in self.words]
+            self._spaced = _begins_with_space(model, self.words[0])
 
     def watched(self, model: LanguageModel) -> set[int]:
         if self._classes:
@@ -76,12 +79,14 @@ class Words(TextObjective):
         return Look(found, self._scores(reading))
 
     wishes = 3
+    free_wishes = frozenset((0, 1))
 
     def wish(self, goal: int, way: int, text: str) -> str | None:
-        """The word next, after a space or at once; or where most of it stands now."""
+        """The word next, as the model's ids begin words (twice: other places may do better), or where most of it
+        stands now."""
         word, plain = self.words[goal], text.lower()
         if way < 2:
-            return f" {word}" if way == 0 else word
+            return f" {word}" if self._spaced and way == 0 else word
         for n in range(len(word) - 1, 0, -1):
             at = _start_of_a_word(plain, word[:n])
             if at is not None:
@@ -209,6 +214,14 @@ def _start_of_a_word(text: str, start: str) -> int | None:
             return at
         at = text.find(start, at + 1)
     return None
+
+
+def _begins_with_space(model: LanguageModel, word: str) -> bool:
+    try:
+        first = model.out.pieces(model.out.encode(f" {word}")[:1])
+    except UsageError:
+        return False
+    return first != [" "]
 
 
 def _first_tokens(model: LanguageModel, word: str) -> list[int]:

@@ -1,0 +1,139 @@
+"""Wishes: where they begin well, how prompts are changed toward them, and what a turn brings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from writers import ALPHABET, Follower, Small
+
+import nnfuzz
+from nnfuzz.text.climb import _distinct
+from nnfuzz.text.codec import Characters
+from nnfuzz.text.exchange import Exchanger
+from nnfuzz.text.models import Writing, language_model
+from nnfuzz.text.models import choosing as choosing_module
+from nnfuzz.text.models.choosing import Chooser
+from nnfuzz.text.models.recurrent import _step_of_marks
+from nnfuzz.text.scout import OWN, draws
+
+CHAIN = {"q": " ", " ": "b", "b": "a", "a": "d", "d": "."}
+
+
+def test_places_of_a_draw_are_where_the_wish_is_likeliest() -> None:
+    model = language_model(Follower(CHAIN | {".": ".", "q": "w", "w": "x", "x": "y", "y": "v", "v": " "}))
+    assert model.codec is not None
+    model.watch = range(len(ALPHABET))
+    codec = model.codec
+    unfinished = torch.tensor([c.isalnum() for c in ALPHABET])
+    starts = [(codec.encode(t), n) for n, t in enumerate(["xx q", "zz.", "hello"] * 8)]
+    made = draws(model, codec, starts, Writing(12), 3, unfinished)
+    found = made.places(codec.encode("bad"), 6, 5, within_word=False)
+    assert found
+    for ids, entry in found:
+        text = codec.decode(ids)
+        assert len(ids) <= 5
+        assert text[-1] in " .\n"
+        before, _ = starts[entry]
+        row = codec.decode(before) + codec.decode([i for i in made.tokens[entry].tolist() if i >= 0])
+        assert row.find(text, max(0, len(before) + 12 // OWN - len(text))) >= 0
+    assert codec.decode(found[0][0])[-1] == " "  # after which b is nearly certain
+    anywhere = made.places(codec.encode("bad"), 400, 5, within_word=True)
+    assert any(codec.decode(ids)[-1].isalnum() for ids, _ in anywhere)
+
+
+def test_what_a_draw_shows_of_later_letters_counts() -> None:
+    """Of two places with the same first chance the one goes first where the draw went on as the wish does."""
+    model = language_model(Follower({}))
+    assert model.codec is not None
+    made = draws(model, model.codec, [([0], 7), ([1], 8)], Writing(8), 0, torch.zeros(len(ALPHABET), dtype=torch.bool))
+    a, b = model.codec.encode("ab")
+    made.tokens = torch.full((2, 8), 5)
+    made.tokens[1, 4:6] = torch.tensor([a, b])
+    made.logp = torch.full((2, 8, len(ALPHABET)), -2.0)
+    made.logp[1, 5, b] = -0.1
+    (best, *_) = made.places([a, b], 4, 9, within_word=True)
+    assert best[1] == 8
+    assert len(best[0]) == 5
+
+
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=8), st.integers(0, 1 << 20), st.booleans())
+def test_mutants_are_legal_and_no_longer_than_allowed(ids: list[int], seed: int, led: bool) -> None:
+    codec = Characters("abcdef", legal=[0, 1, 2, 3, 4])
+    gains = torch.randn(8, 6, generator=torch.Generator().manual_seed(seed)) if led else None
+    made = Exchanger(codec, 8, 1).mutants(ids, [[1, 2, 3]], 20, np.random.default_rng(seed), gains)
+    assert len(made) == 20
+    assert all(1 <= len(m) <= 8 and set(m) <= {0, 1, 2, 3, 4} for m in made)
+
+
+def test_gains_lead_to_the_exchange_they_name() -> None:
+    gains = torch.full((2, 6), -9.0)
+    gains[1, 4] = 9.0
+    exchanger = Exchanger(Characters("abcdef"), 2, 1)
+    assert exchanger._named([0, 0], gains)[0] == 1 * 6 + 4
+
+
+def test_every_start_keeps_its_best_mutant() -> None:
+    rows = [(-1.0, [1], 0, [9], 0), (-2.0, [2], 0, [9], 0), (-2.0, [1], 0, [9], 1), (-3.0, [3], 0, [9], 1)]
+    assert _distinct(rows, 1) == [rows[0], rows[3]]
+    assert _distinct(rows, 2) == [rows[0], rows[1], rows[3]]
+
+
+@pytest.mark.parametrize("way", ["wish", "gradient"])
+def test_wishes_find_what_mutation_does_not(way: str) -> None:
+    """Only one character in 29, standing last, leads to the word."""
+    how: dict[str, Any] = {"objective": "words:bad", "max_inputs": 200, "max_new": 16, "max_shrink": 50}
+    how |= {"gradients": way == "gradient"}
+    chain = CHAIN | {"o": "o", ".": "."}
+    found = nnfuzz.fuzz_text(Follower(chain), ["ooooo", "eeeee"], mutators=["delete", way], **how)
+    assert [f.cause for f in found.findings] == ["blacklisted word 'bad'"]
+    assert set(found.stats.yields) == {"delete", way}
+    alone = nnfuzz.fuzz_text(Follower(chain), ["ooooo", "eeeee"], mutators=["delete"], **how)
+    assert alone.findings == []
+
+
+def test_prompts_of_many_lengths_are_read_in_few_calls() -> None:
+    model = language_model(Small())
+    assert model.codec is not None
+    prompts = [[(7 * n + k) % 26 for k in range(n)] for n in range(1, 41)]
+    calls = []
+    inner = model._logits  # type: ignore[attr-defined]
+    model._logits = lambda ids, state: calls.append(tuple(ids.shape)) or inner(ids, state)  # type: ignore[attr-defined]
+    logits, state = model._read(prompts)  # type: ignore[attr-defined]
+    assert len(calls) < 16
+    assert sum(a * b for a, b in calls) == sum(map(len, prompts))  # nothing is read twice, and no padding
+    for n, prompt in enumerate(prompts):
+        alone, (h, c) = Small().logits(torch.tensor([prompt]))
+        assert torch.allclose(alone[0, -1], logits[n], atol=1e-5)
+        assert torch.allclose(h[:, 0], state[0][:, n], atol=1e-5)
+        assert torch.allclose(c[:, 0], state[1][:, n], atol=1e-5)
+
+
+@given(st.lists(st.integers(1, 300), min_size=1, max_size=30))
+def test_marks_never_take_more_calls_than_lengths(lengths: list[int]) -> None:
+    step = _step_of_marks(lengths)
+    assert len({(n - 1) // step for n in lengths}) + max((n - 1) % step for n in lengths) <= len(set(lengths))
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_what_is_noted_does_not_depend_on_how_often(monkeypatch: pytest.MonkeyPatch, temperature: float) -> None:
+    logits = torch.randn(6, 3, 5, generator=torch.Generator().manual_seed(0))
+    logits[2, 1] = torch.nan
+    logits[3, 0, 2] = torch.inf
+
+    def noted() -> dict[str, torch.Tensor]:
+        chooser = Chooser(3, Writing(8, temperature, seed=1), [0, 3], 4, torch.device("cpu"))
+        for step in logits:
+            chooser.step(step)
+        return chooser.outputs()
+
+    whole = noted()
+    monkeypatch.setattr(choosing_module, "BLOCK", 20)
+    for name, value in noted().items():
+        assert torch.equal(value.nan_to_num(9.0), whole[name].nan_to_num(9.0)), name
+    assert whole["tokens"].shape == (3, 8)
+    assert whole["bad"][1, 2] | (whole["tokens"][1, 2] == -1)
