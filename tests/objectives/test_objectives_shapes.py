@@ -13,7 +13,9 @@ from torch import Tensor
 
 import nnfuzz
 from nnfuzz.loading import load_model
+from nnfuzz.objectives import Disagreement
 from nnfuzz.objectives.alike import alike, axes_apart
+from nnfuzz.targets.base import Trace
 
 SEEDS = torch.full((4, 3), 0.5)
 QUICK: dict[str, Any] = {"max_inputs": 400, "max_seconds": None, "ranges": (-1, 1)}
@@ -112,6 +114,19 @@ def test_an_output_that_one_side_alone_gives() -> None:
         assert sorted((run.findings[0].details["outputs_a"], run.findings[0].details["outputs_b"])) == [
             ["y"], ["y", "warning"],
         ]  # fmt: skip
+
+
+def test_the_order_in_which_outputs_come_does_not_matter() -> None:
+    p, q = torch.ones(2, 1, 3), torch.ones(2, 1, 5)
+    objective = Disagreement("allclose:0.1", unit="batch")
+    objective.learn(Trace({"a.p": p, "a.q": q, "b.p": p, "b.q": q}), {})
+    gone = torch.tensor([True, False])
+    turned = Trace({"a.q": q, "a.p": p, "b.p": p, "b.q": q}, present={"a.p": gone, "b.p": gone})
+    assert objective.judge(turned, {}).hits.tolist() == [False, False]
+    turned.present = {"a.p": gone}
+    verdict = objective.judge(turned, {})
+    assert verdict.hits.tolist() == [False, True]
+    assert objective.cause(turned.rows([1]), {}).text == "one side lacks an output of the other"
 
 
 def test_sides_that_lack_the_same_agree() -> None:

@@ -51,6 +51,8 @@ class Disagreement(Objective):
         self._by_design: tuple[dict[str, Tensor], dict[str, Tensor]] = ({}, {})
         self._usual: list[set[int]] | None = None
         """Axes on which the outputs of the two sides differ in length on the seeds already."""
+        self._order: list[str] = []
+        """Names of A's outputs as the seeds show them; in a batch they come as its first candidates have them."""
         self._by_name = False
         """Whether the outputs of the two sides have the same names on the seeds."""
         self.has_margin = self.compare_name.partition(":")[0] in MARGINS
@@ -58,7 +60,7 @@ class Disagreement(Objective):
     def learn(self, trace: Trace, batch: Batch) -> None:
         """Infinities that both sides give in the same place for every seed are there by design (a mask of −inf)."""
         a, b = (floating(side) for side in sides(trace))
-        self._by_name = a.keys() == b.keys()
+        self._by_name, self._order = a.keys() == b.keys(), list(a)
         if not callable(self.compare) and not all(any(t.numel() for t in side.values()) for side in (a, b)):
             told = "; B: ".join(told_outputs(side) for side in sides(trace))
             raise UsageError(
@@ -74,8 +76,8 @@ class Disagreement(Objective):
         self._compare(*sides(trace))  # outputs that cannot be compared are refused before the search
         self._usual = axes_apart(a, b)
         for (name_a, x), (name_b, y) in zip(a.items(), b.items(), strict=False):
-            if x.shape == y.shape:
-                both = self._has(trace, "a", name_a) & self._has(trace, "b", name_b)
+            both = self._has(trace, "a", name_a) & self._has(trace, "b", name_b)
+            if x.shape == y.shape and bool(both.any()):
                 design = (flat(x).isinf() & (flat(x) == flat(y)))[both.to(x.device)].all(0)
                 self._by_design[0][name_a] = self._by_design[1][name_b] = design
 
@@ -142,7 +144,8 @@ class Disagreement(Objective):
             return self._compare(a, b), False
         if self._by_name:
             a, b = _with_names_of(a, b), _with_names_of(b, a)
-            b = {n: b[n] for n in a}
+            names = [n for n in dict.fromkeys([*self._order, *a]) if n in a]
+            a, b = {n: a[n] for n in names}, {n: b[n] for n in names}
         x, y, unlike = alike(floating(a), floating(b), self._usual)
         count = len(next(iter(x.values()))) if x else 0
         if not any(t.numel() for side in (x, y) for t in side.values()):
