@@ -25,6 +25,7 @@ from nnfuzz.training.plain import Natural, Plain
 from nnfuzz.training.program import Program
 from nnfuzz.training.pump import Pump
 from nnfuzz.training.stream import Stream
+from nnfuzz.training.structured import Structured
 from nnfuzz.training.walk import Walk, seeded, statistics_kept
 
 FIRST_SECONDS = 0.4  # of the first slice
@@ -85,6 +86,9 @@ class Portfolio:
     def hits(self) -> Generator[Hit, None, None]:
         """Brackets without end, until `stop`."""
         plain = self._add(Plain(Walk(self.program, self.seed), self.stream, self.natural))
+        yield from self._run(
+            self._add(Structured(Walk(self.program, self.seed), self.stream)), THOROUGH * self._slice()
+        )
         champions: list[Arm] = []
         bracket = 0
         while not self.stop():

@@ -23,13 +23,32 @@ class Input:
     """What may be done with one tensor of the batch.
 
     role:      "data" is searched, "label" stays with its row, "noise" is drawn anew from the stream for every step.
-    low, high: inclusive range, None where there is none. Data without a range stays as it is drawn.
+    low, high: inclusive range, None where there is none. choices: all legal values, where they are few.
+               Data with neither stays as it is drawn.
     """
 
     name: str
     role: Role
     low: float | None = None
     high: float | None = None
+    choices: tuple[float, ...] = ()
+
+    @property
+    def ranged(self) -> bool:
+        """Whether it is said what is legal."""
+        return self.low is not None or bool(self.choices)
+
+    def constants(self) -> tuple[float, ...]:
+        """Legal values that a whole tensor may have: the choices, or zero and the ends of the range."""
+        if self.low is None or self.high is None:
+            return self.choices
+        return tuple(dict.fromkeys(([0.0] if self.low <= 0 <= self.high else []) + [self.low, self.high]))
+
+    def holds(self, value: Tensor) -> bool:
+        """Whether all of a tensor is legal."""
+        if self.low is not None and self.high is not None:
+            return bool(((value >= self.low) & (value <= self.high)).all())
+        return bool(torch.isin(value, torch.tensor(self.choices, dtype=value.dtype)).all()) if self.choices else False
 
     def movable(self, value: Tensor, noise: bool = False) -> bool:
         """Whether gradient steps may change it; noise, which has a range, only on request."""
@@ -122,4 +141,8 @@ def _input(told: str, name: str, rules: Any) -> Input:
         raise UsageError(f"{told} has the role {role!r}, but data, label and noise are known: choose one")
     if rules.get("fixed") and role == "data":
         role = "label"
-    return Input(name, role, None if low is None else float(low), None if high is None else float(high))
+    choices = rules.get("choices", ())
+    if not isinstance(choices, list | tuple) or not all(isinstance(c, int | float) for c in choices):
+        raise UsageError(f"{told} has choices {choices!r}, but they are a list of numbers: write choices=[0, 1]")
+    low, high = (None if end is None else float(end) for end in (low, high))
+    return Input(name, role, low, high, tuple(map(float, choices)))
