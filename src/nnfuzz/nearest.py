@@ -7,8 +7,10 @@ from difflib import SequenceMatcher
 
 CUTOFF = 0.77
 """Least likeness (``SequenceMatcher.ratio``): a letter too many or too few of four, two exchanged of five."""
-AS_NEAR = 0.1
+AS_NEAR = 0.02
 """Others within this of the nearest are named as well."""
+OF_CASE = 0.05
+"""What a word in the same case has ahead of one with capitals that nobody typed."""
 
 
 def nearest(word: str, known: Iterable[str], most: int = 2) -> list[str]:
@@ -31,4 +33,6 @@ def _alike(word: str, known: str) -> float:
     parts_a, parts_b = (w.replace("_", "-").split("-") for w in (a, b))
     part = len(min(a, b, key=len)) > 2 and (a in parts_b or b in parts_a or b.startswith(a) or a.startswith(b))
     slip = len(a) == len(b) > 2 and sum(p != q for p, q in zip(a, b, strict=True)) == 1
-    return max(SequenceMatcher(None, a, b).ratio(), 0.9 if part or slip else 0.0)
+    alike = max(SequenceMatcher(None, a, b).ratio(), 0.9 if part or slip else 0.0)
+    other_case = a == word.lstrip("-") and b != known.lstrip("-")
+    return alike - (OF_CASE if other_case else 0.0)
