@@ -5,9 +5,9 @@
 
 The graph takes two seconds of audio and holds a square root, a logarithm and a division by a range. Seeds are made
 here: harmonic tones, noise, both; silence and a constant are seeds in one search and looked at by themselves. Told are
-every unsafe operation with the nearest distance to the edge of its domain (0 or less: reached) on the seeds, on silence,
-on a constant and after each search, forward and backward; what the search found in outputs and inside the graph; what
-`repro.py`, which knows nothing of nnfuzz, gives for each finding; and what was done about it (`fixed.onnx`).
+every unsafe operation with the nearest distance to the edge of its domain (0 or less: reached) on the seeds, on
+silence, on a constant and after each search, forward and backward; what the search found in outputs and inside the
+graph; what `repro.py`, which knows nothing of nnfuzz, gives for each finding; and what was done about it.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def nearest(program: Any, frames: Tensor) -> dict[str, float]:
 
 
 def search(seeds: Tensor, watch: str, seconds: float, out: Path) -> tuple[nnfuzz.Run, dict[str, float]]:
-    """A run, and the nearest distance to each edge among its last corpus entries, its findings and its gradient turns."""
+    """A run, and the nearest distance to each edge among its last corpus entries, its findings and gradient turns."""
     loaded = nnfuzz.onnx.load(model())
     settings = Settings(
         job="nan", ranges=(-1, 1), max_seconds=seconds, max_inputs=None, watch=watch, context={"model": str(model())}

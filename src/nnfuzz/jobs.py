@@ -257,11 +257,12 @@ class DiffJob(Job):
         if names is not None or isinstance(self.model, ForeignModel):
             self._match_outputs(self.pair, tell=names is not None)
 
-    def variant(self, keep: Sequence[str]) -> PairTarget:
-        """The same pair with a B in which these layers are as in A."""
+    def variant(self, keep: Sequence[str], *, quick: bool = False) -> PairTarget:
+        """The same pair with a B in which these layers are as in A; ``quick``: see ``Copies.sketch``."""
         assert self.copies is not None
         assert self.pair is not None
-        b = target_for(self.copies.model(keep), self.pair.b.form, self.settings, name=self.pair.b.name)
+        model = self.copies.sketch(keep) if quick else self.copies.model(keep)
+        b = target_for(model, self.pair.b.form, self.settings, name=self.pair.b.name)
         b.unit, b.drive, b.grad_mode = self.pair.b.unit, self.pair.b.drive, self.pair.b.grad_mode
         made = PairTarget(self.side, b, self.pair.names)
         made.outputs = self.pair.outputs

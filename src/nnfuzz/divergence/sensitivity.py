@@ -1,16 +1,17 @@
 """Which single layer, left as it was, makes most of the disagreeing inputs agree again.
 
-Every layer is tried: a copy is made in which it alone stays in the precision of the original, and the disagreeing
-inputs are run through it. Where there are many layers they are tried in groups first, and then one by one in the groups
-that helped most.
+Every layer is tried: it alone stays in the precision of the original, and the disagreeing inputs are run through that
+copy. Where a copy takes long to make, the layer's quantization is taken out of the finished one, and only the layers
+that help most are confirmed with copies made anew.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,6 +23,7 @@ from nnfuzz.objectives.base import Objective
 from nnfuzz.space import Batch, rows, size
 from nnfuzz.store_files import to_json, write_atomically
 from nnfuzz.targets import PairTarget, Trace, Want
+from nnfuzz.targets.copies import Block
 
 if TYPE_CHECKING:
     from nnfuzz.jobs import DiffJob
@@ -31,31 +33,38 @@ SECONDS = 120.0
 SET_PART = 0.5
 """Share of the time, on top of it, that the search for a small set of layers may take."""
 MOST_HITS = 128
-ALL_AT_ONCE = 16
-"""So few layers are tried one by one without groups."""
+REMADE = 3
+"""Layers, the most helpful by their graph, whose copies are made anew before they are blamed."""
+MOST_TOGETHER = 6
+"""Layers of a small set; beyond that nobody would keep them."""
+JOINING = 10
+"""Layers, the most helpful by themselves, that are tried as the next of a set."""
+NOTABLE = 0.2
+"""Share of the inputs that the median layer helps, from which on it is said."""
 ROWS = 64
 SHOWN = 12
 
 
 @dataclass(frozen=True)
 class Kept:
-    """A layer left in the precision of the original: ``agree`` of the disagreeing inputs agree again."""
+    """A layer left in the precision of the original: ``agree`` of the disagreeing inputs agree again. ``remade``: with
+    a copy that was made anew without it; else its quantization was taken out of the finished copy."""
 
     layer: str
     kind: str
     agree: int
+    remade: bool = True
 
 
 @dataclass
 class Sensitivity:
     """``inputs``: disagreeing ones that were rerun. ``layers``: tried ones, the most helpful first; ``of``: how many
-    layers the copy changes. ``groups``: ``(first, last, layers, agree)`` of those tried together. ``together``: where
-    no single layer makes half of the inputs agree, a small set that does, with how many agree."""
+    layers the copy changes. ``together``: where no single layer makes half of the inputs agree, the smallest set found
+    that does, with how many agree."""
 
     inputs: int
     of: int
     layers: list[Kept] = field(default_factory=list)
-    groups: list[tuple[str, str, int, int]] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
     together: tuple[list[str], int] | None = None
     seconds: float = 0.0
@@ -63,6 +72,11 @@ class Sensitivity:
     @property
     def best(self) -> Kept | None:
         return self.layers[0] if self.layers and self.layers[0].agree else None
+
+    @property
+    def usual(self) -> float:
+        """The median over the layers that were tried of how many inputs agree again."""
+        return median([k.agree for k in self.layers]) if self.layers else 0.0
 
     def lines(self) -> list[str]:
         """The table."""
@@ -79,10 +93,9 @@ class Sensitivity:
             lines.append(f"  {k.layer:<{width}}  {100 * k.agree / self.inputs:5.1f} %  ({k.agree})  {k.kind}")
         if len(self.layers) > SHOWN:
             lines.append(f"  and {len(self.layers) - SHOWN} more, at most {self.layers[SHOWN].agree} each")
-        if self.groups:
-            told = sorted(self.groups, key=lambda g: -g[3])[:3]
-            groups = (f"{a} to {b} ({n} layers) {100 * agree / self.inputs:.0f} %" for a, b, n, agree in told)
-            lines.append(f"  neighbours together: {', '.join(groups)}; all other groups less")
+        if self.usual >= NOTABLE * self.inputs:
+            share = f"{100 * self.usual / self.inputs:.0f} %"
+            lines.append(f"  the median layer helps {share} of them, which lie so near a decision that any change may")
         if self.together is not None:
             names, agree = self.together
             share = f"{100 * agree / self.inputs:.0f} %"
@@ -97,8 +110,8 @@ class Sensitivity:
         return {
             "inputs": self.inputs,
             "layers the copy changes": self.of,
-            "layers": [[k.layer, k.kind, k.agree] for k in self.layers],
-            "groups": [list(g) for g in self.groups],
+            "layers": [[k.layer, k.kind, k.agree, k.remade] for k in self.layers],
+            "median": self.usual,
             "refused": self.refused,
             "together": self.together,
             "seconds": round(self.seconds, 1),
@@ -121,86 +134,91 @@ def measure(job: DiffJob, objective: Objective, pool: Pool, seconds: float = SEC
             "use --as"
         )
     cases = _Cases(job.pair, objective, pool)
-    layers = job.copies.layers()
-    found = Sensitivity(cases.count, len(layers))
+    blocks = job.copies.blocks()
+    found = Sensitivity(cases.count, len(blocks))
     if not cases.count:
         return found
     began = time.perf_counter()
-
-    def over() -> bool:
-        return time.perf_counter() - began > seconds
-
-    def agreeing(names: Sequence[str]) -> int | None:
-        try:
-            return cases.count - cases.still(job.variant(names))
-        except (NnfuzzError, RuntimeError, ValueError) as error:
-            if isinstance(error, Unsupported) and len(names) == len(layers):
-                return cases.count  # nothing is left to convert: the copy is the model itself
-            found.refused += list(names) if len(names) == 1 else []
-            return None
-
-    groups = _grouped(list(layers), agreeing, found, over)
-    for name in (name for group in groups for name in group):
-        agree = agreeing([name])
+    trial = _Trial(job, cases, blocks, found)
+    for name in blocks:
+        agree = trial.agreeing([name])
         if agree is not None:
-            found.layers.append(Kept(name, layers[name], agree))
-        if over():
+            found.layers.append(Kept(name, blocks[name].kind, agree, not job.copies.quick))
+        if time.perf_counter() - began > seconds:
             break
     found.layers.sort(key=lambda k: -k.agree)
+    if job.copies.quick:
+        found.layers[:REMADE] = [trial.remade(k) for k in found.layers[:REMADE]]
+        found.layers.sort(key=lambda k: (-k.agree, not k.remade))
+        while found.best is not None and not found.best.remade:
+            found.layers[0] = trial.remade(found.layers[0])
+            found.layers.sort(key=lambda k: (-k.agree, not k.remade))
     if found.best is None or 2 * found.best.agree < cases.count:
         end = time.perf_counter() + SET_PART * seconds
-        found.together = _small_set(groups, agreeing, cases.count, lambda: time.perf_counter() > end)
+        found.together = _small_set(found.layers, trial, lambda: time.perf_counter() > end)
     found.seconds = time.perf_counter() - began
     return found
 
 
-Agreeing = Callable[[Sequence[str]], int | None]
+@dataclass
+class _Trial:
+    """Copies with some layers left as in A, and what they make of the disagreeing inputs."""
+
+    job: DiffJob
+    cases: _Cases
+    blocks: Mapping[str, Block]
+    found: Sensitivity
+
+    def agreeing(self, layers: Sequence[str], *, anew: bool = False) -> int | None:
+        """How many inputs agree; None where no such copy can be made."""
+        assert self.job.copies is not None
+        parts = [part for name in layers for part in self.blocks[name].parts]
+        try:
+            return self.cases.count - self.cases.still(self.job.variant(parts, quick=not anew))
+        except (NnfuzzError, RuntimeError, ValueError) as error:
+            if isinstance(error, Unsupported) and len(layers) == len(self.blocks):
+                return self.cases.count  # nothing is left to convert: the copy is the model itself
+            self.found.refused += list(layers) if len(layers) == 1 else []
+            return None
+
+    def remade(self, kept: Kept) -> Kept:
+        agree = self.agreeing([kept.layer], anew=True)
+        return Kept(kept.layer, kept.kind, kept.agree if agree is None else agree)
 
 
-def _grouped(names: list[str], agreeing: Agreeing, found: Sensitivity, over: Callable[[], bool]) -> list[list[str]]:
-    """Neighbours together, the groups that help most first."""
-    if len(names) <= ALL_AT_ONCE:
-        return [[name] for name in names]
-    width = max(2, round(len(names) ** 0.5))
-    groups = [names[i : i + width] for i in range(0, len(names), width)]
-    scored = []
-    for group in groups:
-        agree = None if over() else agreeing(group)
-        scored.append((agree if agree is not None else -1, group))
-        if agree is not None:
-            found.groups.append((group[0], group[-1], len(group), agree))
-    return [group for _, group in sorted(scored, key=lambda pair: -pair[0])]
-
-
-def _small_set(
-    groups: list[list[str]], agreeing: Agreeing, count: int, over: Callable[[], bool]
-) -> tuple[list[str], int] | None:
-    """Groups are joined, the most helpful first, until half of the inputs agree; then what is not needed is dropped,
-    in ever smaller pieces."""
-    names: list[str] = []
-    agree = 0
-    for group in groups[: max(2, len(groups) // 2)]:
-        names = [*names, *group]
-        agree = agreeing(names) or 0
-        if 2 * agree >= count or over():
-            break
-    if 2 * agree < count:
+def _small_set(ranked: list[Kept], trial: _Trial, over: Callable[[], bool]) -> tuple[list[str], int] | None:
+    """The layer is added that helps most beside those chosen, until half of the inputs agree; then those are dropped
+    without which half still do; then the copy is made anew."""
+    half, chosen, agree = trial.cases.count / 2, [k.layer for k in ranked[:1]], 0
+    if not chosen:
         return None
-    piece = max(1, len(names) // 2)
-    while not over():
-        for at in range(0, len(names), piece):
-            less = names[:at] + names[at + piece :]
-            still = agreeing(less) if less else None
-            if still is not None and 2 * still >= count:
-                names, agree = less, still
+    while agree < half and len(chosen) < MOST_TOGETHER and not over():
+        scored = []
+        for kept in ranked[:JOINING]:
+            if kept.layer not in chosen and not over():
+                scored.append((trial.agreeing([*chosen, kept.layer]) or 0, kept.layer))
+                if scored[-1][0] >= half:
+                    break
+        if not scored:
+            break
+        agree, best = max(scored, key=lambda pair: pair[0])
+        chosen.append(best)
+    if agree < half:
+        chosen = []
+        for kept in ranked[: 2 * JOINING]:  # each alone hardly helps: all of the best at once may
+            chosen.append(kept.layer)
+            if len(chosen) > 1 and (agree := trial.agreeing(chosen) or 0) >= half:
                 break
             if over():
-                break
-        else:
-            if piece == 1:
-                break
-            piece = max(1, piece // 2)
-    return names, agree
+                return None
+    for name in list(chosen):
+        less = [n for n in chosen if n != name]
+        still = trial.agreeing(less) if len(less) > 1 and not over() else None
+        if still is not None and still >= half:
+            chosen, agree = less, still
+    confirmed = trial.agreeing(chosen, anew=True)
+    agree = agree if confirmed is None else confirmed
+    return (chosen, agree) if agree >= half else None
 
 
 class _Cases:

@@ -19,10 +19,13 @@ from onnxruntime import quantization as quant
 
 import onnx
 from nnfuzz.errors import Unsupported, UsageError
+from nnfuzz.onnx.blocks import blocks, told
 from nnfuzz.onnx.calibrate import SeedReader
 from nnfuzz.onnx.files import open_model
+from nnfuzz.onnx.partly import with_floats
 from nnfuzz.onnx.runtime import OnnxModel, first_line
 from nnfuzz.space import Batch
+from nnfuzz.targets.copies import Block
 
 WAYS = ("int8-dynamic", "int8-static", "fp16")
 """``int8`` alone is the first. The int8 ways may name element types: ``int8-static:uint8,int8``."""
@@ -83,6 +86,7 @@ class Maker:
     parts: list[Batch] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     stored = True
+    quick = True
 
     def __post_init__(self) -> None:
         if self.model_a.proto.ByteSize() > MOST_BYTES:
@@ -147,6 +151,26 @@ class Maker:
             wanted |= {"Gemm"}
             return {n.name: n.op_type for n in nodes if n.op_type in wanted and weights & set(n.input)}
         return {n.name: n.op_type for n in nodes if n.op_type in wanted}
+
+    def blocks(self) -> dict[str, Block]:
+        kinds, found = self.layers(), {}
+        operators = {n.name: n.op_type for n in self.prepared.graph.node}
+        for names in blocks(self.prepared.graph):
+            parts = tuple(name for name in names if name in kinds)
+            if parts:
+                found[parts[0]] = Block(
+                    told([operators[n] for n in names if operators[n] not in _NO_ARITHMETIC]), parts
+                )
+        return found
+
+    def sketch(self, keep: Sequence[str]) -> OnnxModel:
+        """Neighbours of ``keep`` in its layers that the converter does not convert itself come along."""
+        wanted = set(keep)
+        if self.way.name != "fp16":
+            made = with_floats(self.make(), self.prepared, wanted, self.layers(), in_order)
+            if made is not None and self._refused(made) is None:
+                return OnnxModel(made, self.model_a.options)
+        return self.model(keep)
 
     # ------------------------------------------------------------------ the three ways
 

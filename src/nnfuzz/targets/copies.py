@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,22 +16,39 @@ ROWS = 16
 """Rows that calibrate together: every value of the graph is kept for them."""
 
 
+@dataclass(frozen=True)
+class Block:
+    """A layer as a person means it. ``parts``: those of ``Copies.layers`` that it is made of. ``kind``: in words."""
+
+    kind: str
+    parts: tuple[str, ...]
+
+
 class Copies(Protocol):
     """Makes copies of one model in one way.
 
     Attributes:
         notes: sentences on what could not be done as usual.
         stored: whether ``save`` writes a file from which the copy can be loaded again.
+        quick: whether ``sketch`` is cheaper than ``model``.
     """
 
     notes: list[str]
     stored: bool
+    quick: bool
 
     def layers(self) -> dict[str, str]:
         """Layers that the copy changes, with their kind, in order: each may be left as it was."""
 
+    def blocks(self) -> dict[str, Block]:
+        """The same layers, those together that nobody would leave as they were one without the other; by the name of
+        the first."""
+
     def model(self, keep: Sequence[str] = ()) -> Model:
         """The copy, with the layers named in ``keep`` in the precision of the original. Raises ``Unsupported``."""
+
+    def sketch(self, keep: Sequence[str]) -> Model:
+        """The same as ``model``, or nearly so, out of the finished copy where that is ``quick``."""
 
     def save(self, path: Path) -> None:
         """Writes the whole copy."""

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from nnfuzz.errors import Unsupported, UsageError
+from nnfuzz.targets.copies import Block
 
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32, "fp64": torch.float64}
 
@@ -64,6 +65,7 @@ class TorchCopies:
     """The copies of one module (see ``targets.copies.Copies``)."""
 
     stored = False
+    quick = False
 
     def __init__(self, model: Callable[..., Any], way: str, calibrate: Callable[[nn.Module], Any]):
         self.original, self.way, self.calibrate = model, way, calibrate
@@ -75,8 +77,13 @@ class TorchCopies:
             return {p: type(m).__name__ for p, m in self.original.named_modules() if type(m) in _QUANTIZED}
         return {p: type(m).__name__ for p, m in self.original.named_modules() if not list(m.children())}
 
+    def blocks(self) -> dict[str, Block]:
+        return {name: Block(kind, (name,)) for name, kind in self.layers().items()}
+
     def model(self, keep: Sequence[str] = ()) -> nn.Module:
         return derive(self.original, self.way, self.calibrate, keep)
+
+    sketch = model
 
     def save(self, path: Path) -> None:
         raise NotImplementedError("copies of modules are made again when they are needed")
