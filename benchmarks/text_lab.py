@@ -130,9 +130,11 @@ def searched(
 
 
 def compare(
+    name: str,
     model: Any,
     prompts: list[str],
     words: list[str],
+    about: dict[str, Any],
     *,
     written: int,
     max_new: int,
@@ -140,12 +142,11 @@ def compare(
     times: int = 3,
     temperature: float = 0.0,
 ) -> dict[str, Any]:
-    """Words surfaced and repetitions found by each way, seed by seed."""
-    told: dict[str, Any] = {}
-    for way in WAYS:
-        rows = []
-        for seed in range(repeats):
-            began = time.perf_counter()
+    """Words surfaced and repetitions found by each way, seed by seed; saved under ``name`` after each search."""
+    told: dict[str, Any] = {way: [] for way in WAYS}
+    for seed in range(repeats):
+        for way, rows in told.items():
+            began = time.process_time()
             objective = [f"words:{','.join(words)}", f"repeat:{times}"]
             run, session = searched(
                 model, way, objective, prompts, seed, written=written, max_new=max_new, temperature=temperature
@@ -154,9 +155,9 @@ def compare(
             found = [w for w in words if f"blacklisted word {w!r}" in causes]
             again = [c for c in causes if "in a row" in c]
             row = {"seed": seed, "words": found, "repetitions": len(again), "written": session.setup.target.spent}
-            rows.append({**row, "prompts": run.stats.inputs, "seconds": round(time.perf_counter() - began, 1)})
+            rows.append({**row, "prompts": run.stats.inputs, "seconds": round(time.process_time() - began, 1)})
             print(f"  {way:9} seed {seed}: {len(found)} words, {len(again)} repetitions  {rows[-1]}", flush=True)
-        told[way] = rows
+            save(name, {**about, "words": words, "prompts": prompts, "runs": told})
     return told
 
 
@@ -166,7 +167,7 @@ def table(told: dict[str, Any]) -> str:
         "| search | words, seed by seed | total | different words | repeated words | characters |",
         "|---|---|---|---|---|---|",
     ]
-    for way, rows in told.items():
+    for way, rows in ((way, rows) for way, rows in told.items() if rows):
         each = [len(r["words"]) for r in rows]
         different = len({w for r in rows for w in r["words"]})
         again, most = sum(r["repetitions"] for r in rows), max(r["written"] for r in rows)

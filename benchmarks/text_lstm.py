@@ -2,7 +2,7 @@
 search with equal numbers of characters.
 
     python benchmarks/text_lstm.py train     # on the standard library's prose, minutes; writes the weights
-    python benchmarks/text_lstm.py compare --written 1000000 --repeats 5
+    python benchmarks/text_lstm.py compare --written 1500000 --repeats 5
     python benchmarks/text_lstm.py speed
     python benchmarks/text_lstm.py hostile --prompts 10000
 """
@@ -79,11 +79,11 @@ def compare(path: Path, written: int, repeats: int, temperature: float) -> None:
     model = loaded(path)
     words = lab.rare_words(lab.texts()[0])
     prompts = lab.seeds(lab.texts()[1])
-    print(f"{bits(model):.3f} bits a character; words: {', '.join(words)}")
+    reached = bits(model)
+    print(f"{reached:.3f} bits a character; words: {', '.join(words)}")
     model.eval()
-    told = lab.compare(model, prompts, words, written=written, max_new=MAX_NEW, repeats=repeats,
-                       temperature=temperature)  # fmt: skip
-    lab.save("text_lstm", {"bits": bits(model), "words": words, "prompts": prompts, "runs": told})
+    told = lab.compare("text_lstm", model, prompts, words, {"bits": reached}, written=written, max_new=MAX_NEW,
+                       repeats=repeats, temperature=temperature)  # fmt: skip
     print(lab.table(told))
 
 
@@ -135,10 +135,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["train", "compare", "speed", "hostile"])
     parser.add_argument("--model", type=Path, default=lab.RESULTS / "text_lstm.safetensors")
-    parser.add_argument("--epochs", type=int, default=50)
-    parser.add_argument("--dropout", type=float, default=0.3)
+    parser.add_argument("--epochs", type=int, default=24)
+    parser.add_argument("--dropout", type=float, default=0.25)
     parser.add_argument("--hidden", type=int, default=256)
-    parser.add_argument("--written", type=int, default=1_000_000)
+    parser.add_argument("--written", type=int, default=1_500_000)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--prompts", type=int, default=10_000)

@@ -11,33 +11,8 @@ from nnfuzz.findings.save import _TENSORS, _document
 from nnfuzz.report.words import typed
 from nnfuzz.store_files import disk, replace_directory, to_json
 from nnfuzz.store_tensors import write_tensors
+from nnfuzz.text.repro import TEST, repro_script
 from nnfuzz.text.telling import readme
-
-REPRO = '''"""{id}: {symptom}. Runs the prompt again; exits with 1 while the model does it. Needs nnfuzz and the model.
-
-{note}
-"""
-
-import sys
-from pathlib import Path
-
-import nnfuzz
-
-result = nnfuzz.repro(Path(__file__).parent)
-print("\\n".join(result.lines))
-sys.exit(1 if result.symptom else 0)
-'''
-TEST = '''"""Fails while the model does it."""
-
-from pathlib import Path
-
-import nnfuzz
-
-
-def test_the_prompt_is_harmless_now():
-    result = nnfuzz.repro(Path(__file__).parent)
-    assert not result.symptom, "\\n".join(result.lines)
-'''
 
 
 def save_text_finding(finding: Finding, directory: Path) -> Path:
@@ -57,14 +32,11 @@ def save_text_finding(finding: Finding, directory: Path) -> Path:
 
 
 def _write(finding: Finding, into: Path, final: Path) -> None:
-    named = finding.details.get("run", {}).get("model")
-    note = "It loads the model by its name." if named else "The model was given in Python: pass it to nnfuzz.repro."
     (into / "finding.json").write_text(to_json(_document(finding)), encoding="utf-8")
     for field, name in _TENSORS.items():
         write_tensors(into / name, getattr(finding, field))
     (into / "prompt.txt").write_bytes(str(finding.details.get("prompt", "")).encode("utf-8", "backslashreplace"))
     (into / "README.md").write_text(readme(finding, typed(final)), encoding="utf-8")
-    words = {"id": finding.id, "symptom": finding.symptom, "note": note}
-    (into / "repro.py").write_text(REPRO.format(**words), encoding="utf-8")
+    (into / "repro.py").write_text(repro_script(finding), encoding="utf-8")
     (into / "test_finding.py").write_text(TEST, encoding="utf-8")
     (into / "__init__.py").write_text("# Lets pytest collect several findings, each with its test_finding.py.\n")
