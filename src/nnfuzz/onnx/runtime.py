@@ -22,6 +22,7 @@ from nnfuzz.errors import UsageError
 from nnfuzz.onnx.dtypes import onnx_code
 from nnfuzz.onnx.files import read_proto
 from nnfuzz.onnx.graph import spec_of
+from nnfuzz.onnx.ops import find_operator
 from nnfuzz.onnx.program import OnnxProgram
 from nnfuzz.onnx.reading import read_onnx_seeds
 from nnfuzz.onnx.specs import RuntimeOptions, check_inputs, provider_named
@@ -208,7 +209,8 @@ class OnnxModel(ForeignModel):
         try:
             return self._open(self._session_options(), extra)
         except Exception as error:
-            raise UsageError(f"ONNX Runtime cannot load {self.name}: {first_line(error)}") from error
+            said = _unknown_operator(self.proto, str(error)) or first_line(error)
+            raise UsageError(f"ONNX Runtime cannot load {self.name}: {said}") from error
 
     def _open(self, options: Any, extra: tuple[str, ...]) -> Any:
         providers = [self.provider]
@@ -277,6 +279,27 @@ def _collect(name: str, value: Any, into: Named) -> None:
     elif isinstance(value, list):
         for i, part in enumerate(value):
             _collect(f"{name}.{i}", part, into)
+
+
+def _unknown_operator(proto: onnx.ModelProto, text: str) -> str:
+    """Domain, operator and version of the node that ONNX Runtime has no kernel or function for; "" where it complains
+    of something else."""
+    found = re.search(r"([\w.]*):?\b(\w+)\(-?\d+\) is not a registered function/op", text) or re.search(
+        r"No Op registered for ()(\w+) with domain_version", text
+    )
+    if found is None:
+        return ""
+    op = found[2]
+    node = next((n for n in proto.graph.node if n.op_type == op), None)
+    domain = node.domain if node is not None else found[1]
+    version = next((o.version for o in proto.opset_import if o.domain == domain), 1)
+    name = f" (node {node.name!r})" if node is not None and node.name else ""
+    known = find_operator(domain, op) is not None
+    ours = "but nnfuzz's interpreter does" if known else "and neither does nnfuzz's interpreter"
+    return (
+        f"it does not know the operator {op} of domain {domain or 'ai.onnx'!r}, version {version}{name}, {ours}: "
+        "export the model with operators that it has"
+    )
 
 
 def first_line(error: Exception) -> str:
