@@ -19,7 +19,8 @@ from target_zoo import BF16, BOOL, FLOAT, HALF, INT64, classifier, log_of_softma
 import nnfuzz.onnx
 import onnx
 from nnfuzz.errors import MissingExtra, Unsupported, UsageError
-from nnfuzz.onnx.seeds import made_seeds, save_seeds
+from nnfuzz.loading.made import save_seeds
+from nnfuzz.onnx.seeds import made_seeds
 from onnx import helper
 
 
@@ -240,7 +241,7 @@ def test_made_seeds_are_taken_by_the_model(tmp_path: Path, ending: str) -> None:
         loaded = nnfuzz.onnx.load(made)
         found = made_seeds(loaded, 6)
         path = tmp_path / f"{i}.{ending}"
-        save_seeds(path, found)
+        save_seeds(path, found.batch)
         seeds = loaded.read_seeds(load_seeds(str(path), loaded))
         assert len(seeds) == 6
         again = made_seeds(loaded, 6)
