@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from nnfuzz.report.base import SilentReporter
 from nnfuzz.run import Run
+from nnfuzz.text.mutators import TEXT_MUTATORS
 from nnfuzz.text.prompts import as_prompts
 from nnfuzz.text.session import TextSession
 from nnfuzz.text.settings import TextSettings
@@ -208,13 +209,14 @@ class Paired(SilentReporter):
 
 
 def throughput(
-    model: Any, prompts: list[str], bare: Callable[[list[str], int], int], *, max_new: int, batches: int = 100
+    model: Any, prompts: list[str], bare: Callable[[list[str], int], int], *, max_new: int, batches: int = 40
 ) -> dict[str, float]:
-    """Generated characters/s while fuzzing (coverage and one word) over those of the bare model, by the process's own
-    time, in full batches of 256. ``bare`` writes for prompts of one length and says how many characters."""
+    """Generated characters/s while fuzzing (coverage and one word, by mutation alone: turns of wishes score more than
+    they write) over those of the bare model, by the process's own time, in full batches of 256. ``bare`` writes for
+    prompts of one length and says how many characters."""
     paired = Paired(prompts, bare, max_new, 256)
     settings = TextSettings(objectives="words:qqqq", max_new=max_new, max_inputs=batches * 256, max_shrink=0,
-                            batch_size=256, **WAYS["coverage"])  # fmt: skip
+                            batch_size=256, mutators=list(TEXT_MUTATORS), **WAYS["coverage"])  # fmt: skip
     paired.session = TextSession(settings, model, None, list(prompts), reporter=paired)
     paired.session.run()
     rates = [sum(n for n, _ in part) / sum(t for _, t in part) for part in (paired.fuzzing, paired.alone)]

@@ -81,8 +81,9 @@ class Chooser:
         self._kept = []
         logp = torch.log_softmax(logits, 2)
         mine = logp.gather(2, chosen[:, :, None])[:, :, 0]
-        best = logp.topk(min(2, logp.shape[2]), 2).values
-        margin = best[:, :, 0] - best[:, :, -1]
+        top, at = logp.max(2, keepdim=True)
+        second = logp.scatter(2, at, -torch.inf).amax(2) if logp.shape[2] > 1 else top[:, :, 0]
+        margin = top[:, :, 0] - second
         self._shown.add(
             tokens=chosen.masked_fill(~alive, PAD),
             logp=mine.masked_fill(~alive, torch.nan),
@@ -114,28 +115,36 @@ def _filled(column: Tensor, missing: int) -> Tensor:
 
 
 class Pooled:
-    """Hidden states over time: their mean and the last of each row."""
+    """Hidden states over time: their mean and the last of each row. ``axis``: of the rows."""
 
-    def __init__(self) -> None:
+    def __init__(self, axis: int = 0) -> None:
+        self.axis = axis
         self._sum: Tensor | None = None
         self._count: Tensor | None = None
         self._last: Tensor | None = None
 
     def add(self, states: Tensor, alive: Tensor) -> None:
-        """``states``: ``(rows, d)`` after a step; rows that have ended are left as they were."""
+        """States after a step; rows that have ended are left as they were."""
         if self._sum is None or self._last is None or self._count is None:
             self._sum = torch.zeros_like(states, dtype=torch.float32)
             self._last = states.float()
-            self._count = torch.zeros(len(states), device=states.device)
+            self._count = torch.zeros(len(alive), device=states.device)
         if bool(alive.all()):
             self._sum += states
             self._last = states.float()
         else:
-            self._sum += states * alive[:, None]
-            self._last = torch.where(alive[:, None], states.float(), self._last)
+            there = self._by_row(alive, states)
+            self._sum += states * there
+            self._last = torch.where(there, states.float(), self._last)
         self._count += alive
 
     def layers(self) -> dict[str, Tensor]:
+        """``mean`` and ``last``, float32 ``(rows, features)``."""
         if self._sum is None or self._last is None or self._count is None:
             return {}
-        return {"mean": self._sum / self._count.clamp(min=1)[:, None], "last": self._last}
+        mean = self._sum / self._by_row(self._count.clamp(min=1), self._sum)
+        return {n: t.movedim(self.axis, 0).flatten(1) for n, t in (("mean", mean), ("last", self._last))}
+
+    def _by_row(self, values: Tensor, states: Tensor) -> Tensor:
+        """One value a row, in a shape that goes with the states."""
+        return values.view([-1 if i == self.axis else 1 for i in range(states.dim())])

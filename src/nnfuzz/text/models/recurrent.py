@@ -63,7 +63,7 @@ class LogitsModule(LanguageModel):
     def run(self, prompts: Prompts, writing: Writing, *, states: bool = True) -> Trace:
         ids = [[self.start, *p] if self.start is not None else p for p in prompts.ids]
         chooser = Chooser(len(ids), writing, self.watch, self.end, self.device)
-        pooled = Pooled() if states and self.stateful else None
+        pooled = Pooled(self._axes[0]) if states and self.stateful else None
         (self._with_state if self.stateful else self._without_state)(ids, chooser, pooled)
         self.spent += sum(map(len, ids)) + len(ids) * chooser.length
         return Trace(chooser.outputs(), pooled.layers() if pooled is not None else {})
@@ -187,8 +187,8 @@ class LogitsModule(LanguageModel):
         return axes
 
     def _features(self, state: Any) -> Tensor:
-        """The first tensor of the state (of an LSTM: h), one row a candidate."""
-        return _leaves(state)[0].movedim(self._axes[0], 0).flatten(1)
+        """The first tensor of the state (of an LSTM: h), rows on its own axis."""
+        return _leaves(state)[0]
 
     # ------------------------------------------------------------------ without one
 

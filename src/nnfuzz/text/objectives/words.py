@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -184,11 +185,16 @@ def unmasked(text: str) -> tuple[str, list[int]]:
     for place, character in enumerate(text):
         if character in INVISIBLE:
             continue
-        for c in unicodedata.normalize("NFKD", character).casefold():
-            if not unicodedata.combining(c):
-                plain.append(c)
-                places.append(place)
+        for c in _plain(character):
+            plain.append(c)
+            places.append(place)
     return "".join(plain), places
+
+
+@lru_cache(1 << 16)
+def _plain(character: str) -> str:
+    """Case-folded, without marks."""
+    return "".join(c for c in unicodedata.normalize("NFKD", character).casefold() if not unicodedata.combining(c))
 
 
 def load_words(path: str | Path) -> list[str]:
