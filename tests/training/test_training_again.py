@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -91,7 +92,7 @@ def test_a_remedy_that_changes_training_or_still_fails_is_not_verified(project: 
 def test_shrink_goes_on_where_the_search_stopped(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     place = Path("run/findings/T0001")
     finding = load_training_finding(place)
-    longer = lengthened(finding.program, finding.build_seed, finding.walk)
+    longer = lengthened(finding.program, finding.build_seed, finding.walk, finding.symptom)
     finding.batches, finding.seeds = [s.batch for s in longer], [s.seed for s in longer]
     finding.save(place)
     assert main(["repro", str(place)]) == 1
@@ -107,15 +108,16 @@ def test_shrink_goes_on_where_the_search_stopped(project: Path, capsys: pytest.C
     assert f"after {after.step} training step" in (place / "README.md").read_text() or after.step == 0
 
 
-def lengthened(program, seed, steps):
-    """The same failure after plain steps that it does not need: as many as leave it failing."""
-    for extra in (4, 2, 1):
+def lengthened(program, seed, steps, symptom):
+    """The same failure with plain steps among its own that it does not need: as many as leave it failing."""
+    for extra, at, source in product((4, 2, 1), range(len(steps)), range(100)):
         walk = Walk(program, seed)
-        plain = [Step(b, i) for i, b in zip(range(extra), program.batches(5), strict=False)]
-        seen = retrace(program, seed, walk.initial, [*plain, *steps], tries=0)
-        if seen is not None and len(seen.steps) == extra + len(steps):
-            return [*plain, *steps]
-    pytest.fail("no plain step in front leaves the failure alone")
+        plain = [Step(b, i) for i, b in zip(range(extra), program.batches(source), strict=False)]
+        longer = [*steps[:at], *plain, *steps[at:]]
+        seen = retrace(program, seed, walk.initial, longer, tries=0)
+        if seen is not None and len(seen.steps) == len(longer) and seen.failure.symptom == symptom:
+            return longer
+    pytest.fail("no plain step beside its own leaves the failure alone")
 
 
 def test_the_search_directory_is_shown_and_a_second_model_is_refused(

@@ -7,6 +7,7 @@ from programs import INPUTS, linear, log_softmax_by_hand, rows, sgd
 
 from nnfuzz.training import find_nans_in_training
 from nnfuzz.training.moves import Rprop, along
+from nnfuzz.training.mutated import mutated
 from nnfuzz.training.program import make_program
 from nnfuzz.training.stream import Stream
 from nnfuzz.training.walk import Walk
@@ -58,3 +59,20 @@ def test_a_failing_step_makes_no_update():
     assert failure is not None
     assert failure.phase == "forward"
     assert all(torch.equal(v, walk.initial[k]) for k, v in walk.model.state_dict().items())
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 10_000), st.floats(-50, 50), st.floats(0.5, 50))
+def test_mutated_batches_are_legal_and_leave_labels_alone(seed, low, width):
+    low, high = torch.tensor(low).item(), torch.tensor(low + width).item()
+    inputs = {"x": {"low": low, "high": high}, "y": {"fixed": True}}
+    program = make_program(linear, log_softmax_by_hand, rows, sgd, inputs)
+    g = torch.Generator().manual_seed(seed)
+    batch = {"x": low + (high - low) * torch.rand(12, 3, generator=g), "y": torch.eye(2)[torch.arange(12) % 2]}
+    batch["x"].clamp_(low, high)
+    kept = {k: v.clone() for k, v in batch.items()}
+    other = mutated(program, batch, 12, g)
+    assert bool(((other["x"] >= low) & (other["x"] <= high)).all())
+    assert torch.equal(other["y"], kept["y"])
+    assert torch.equal(batch["x"], kept["x"])
+    assert not torch.equal(other["x"], kept["x"])

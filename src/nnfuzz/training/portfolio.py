@@ -21,6 +21,7 @@ from nnfuzz.training.frozen import Frozen
 from nnfuzz.training.in_turn import InTurn
 from nnfuzz.training.lens import Lens, Target
 from nnfuzz.training.lookahead import Lookahead, Style
+from nnfuzz.training.mutated import Mutated
 from nnfuzz.training.plain import Natural, Plain
 from nnfuzz.training.program import Program
 from nnfuzz.training.pump import Pump
@@ -31,7 +32,7 @@ from nnfuzz.training.walk import Walk, seeded, statistics_kept
 FIRST_SECONDS = 0.4  # of the first slice
 WORK = 4e8  # weights × rows of the first slice, where seconds must not count
 SLICE = (6, 200)  # least and most passes of the first slice
-THOROUGH, MOST_IN_TURN = 4, 1500  # times a slice, for the plainest ways; theirs on tiny programs, which learn fast
+THOROUGH, MOST_TINY = 4, 1500  # times a slice, for the plainest ways; on tiny programs, which learn fast
 TARGETS = 5  # that a bracket aims at, one of them first; the others wait for the next one
 SURVIVORS = 2
 LONG = 12  # training steps on one batch: as long as the momentum of an optimizer takes to turn
@@ -86,9 +87,7 @@ class Portfolio:
     def hits(self) -> Generator[Hit, None, None]:
         """Brackets without end, until `stop`."""
         plain = self._add(Plain(Walk(self.program, self.seed), self.stream, self.natural))
-        yield from self._run(
-            self._add(Structured(Walk(self.program, self.seed), self.stream)), THOROUGH * self._slice()
-        )
+        yield from self._without_gradients(plain)
         champions: list[Arm] = []
         bracket = 0
         while not self.stop():
@@ -99,6 +98,14 @@ class Portfolio:
                 return  # every target is reached, and plain training too
             yield from self._play_on(champions, PLAY * (self.passes - before))
             bracket += 1
+
+    def _without_gradients(self, plain: Arm) -> Generator[Hit, None, None]:
+        """What costs little and needs no slope comes first; a little plain training tells what comes by itself."""
+        structured = Structured(Walk(self.program, self.seed), self.stream)
+        yield from self._run(self._add(structured), THOROUGH * self._slice())
+        yield from self._run(plain, self._slice() / 2)
+        mutated = Mutated(Walk(self.program, self.seed), self.stream, self.lens)
+        yield from self._run(self._add(mutated), 2 * self._slice(most=MOST_TINY))
 
     def _play_on(self, champions: list[Arm], budget: float) -> Generator[Hit, None, None]:
         """Those that came nearest go on, for as long as all took together and then while somebody still gains.
@@ -150,7 +157,7 @@ class Portfolio:
         if not first or arm.walk.seed != self.seed:
             return slice_
         if isinstance(arm, InTurn):
-            return THOROUGH * self._slice(most=MOST_IN_TURN)
+            return THOROUGH * self._slice(most=MOST_TINY)
         return slice_ * (THOROUGH if isinstance(arm, Frozen) else 1)
 
     def _run(self, arm: Arm, slice_: float) -> Generator[Hit, None, None]:
