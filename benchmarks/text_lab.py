@@ -140,12 +140,13 @@ def compare(
     written: int,
     max_new: int,
     repeats: int,
+    first: int = 0,
     times: int = 3,
     temperature: float = 0.0,
 ) -> dict[str, Any]:
     """Words surfaced and repetitions found by each way, seed by seed; saved under ``name`` after each search."""
     told: dict[str, Any] = {way: [] for way in WAYS}
-    for seed in range(repeats):
+    for seed in range(first, first + repeats):
         for way, rows in told.items():
             began = time.process_time()
             objective = [f"words:{','.join(words)}", f"repeat:{times}"]
