@@ -32,7 +32,8 @@ from nnfuzz.training.walk import Walk, seeded, statistics_kept
 FIRST_SECONDS = 0.4  # of the first slice
 WORK = 4e8  # weights × rows of the first slice, where seconds must not count
 SLICE = (6, 200)  # least and most passes of the first slice
-THOROUGH, MOST_TINY = 4, 1500  # times a slice, for the plainest ways; on tiny programs, which learn fast
+THOROUGH, WORTH = 4, 0.02  # slices of the plainest ways, while each brings them nearer by so much of the way
+MOST_TINY = 1500  # passes of their slice on tiny programs, which learn fast
 TARGETS = 5  # that a bracket aims at, one of them first; the others wait for the next one
 SURVIVORS = 2
 LONG = 12  # training steps on one batch: as long as the momentum of an optimizer takes to turn
@@ -106,6 +107,8 @@ class Portfolio:
         yield from self._run(plain, self._slice() / 2)
         mutated = Mutated(Walk(self.program, self.seed), self.stream, self.lens)
         yield from self._run(self._add(mutated), 2 * self._slice(most=MOST_TINY))
+        for target in self.lens.targets.values():
+            target.best = target.start  # who leads is for those with gradients to tell
 
     def _play_on(self, champions: list[Arm], budget: float) -> Generator[Hit, None, None]:
         """Those that came nearest go on, for as long as all took together and then while somebody still gains.
@@ -129,7 +132,7 @@ class Portfolio:
         field_: list[Progress] = []
         for arm in chain(arms, [plain]):
             one = Progress(arm, arm.covered)
-            yield from self._run(arm, self._share(arm, slice_, first=True))
+            yield from self._start(arm, slice_)
             if self.stop():
                 return []
             if arm is not plain and not self._over(arm):
@@ -150,15 +153,18 @@ class Portfolio:
         patient = [p.arm for p in field_ if p.arm.patient and not self._over(p.arm)]
         return patient[: SURVIVORS + 1] + [p.arm for p in judged]
 
-    def _share(self, arm: Arm, slice_: float, first: bool) -> float:
-        """The plain ways are tried thoroughly at first, since nothing is shorter; plain training just runs along."""
+    def _start(self, arm: Arm, slice_: float) -> Generator[Hit, None, None]:
+        """A slice. The plainest ways get more of them while that brings them nearer, since nothing is shorter."""
         if isinstance(arm, Plain):
-            return self._slice()
-        if not first or arm.walk.seed != self.seed:
-            return slice_
-        if isinstance(arm, InTurn):
-            return THOROUGH * self._slice(most=MOST_TINY)
-        return slice_ * (THOROUGH if isinstance(arm, Frozen) else 1)
+            slice_ = self._slice()
+        elif isinstance(arm, InTurn) and arm.walk.seed == self.seed:
+            slice_ = self._slice(most=MOST_TINY)
+        thorough = isinstance(arm, Frozen | InTurn) and arm.walk.seed == self.seed
+        for _ in range(THOROUGH if thorough else 1):
+            before = arm.covered
+            yield from self._run(arm, slice_)
+            if self.stop() or self._over(arm) or arm.covered - before < WORTH:
+                return
 
     def _run(self, arm: Arm, slice_: float) -> Generator[Hit, None, None]:
         start = arm.passes
