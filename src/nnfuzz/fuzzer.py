@@ -147,11 +147,17 @@ class Fuzzer:
         return self._within(limits, whole) == whole
 
     def _may_climb(self, limits: Limits) -> bool:
-        """Gradients take part, and a whole turn still fits (or there is nothing else to do)."""
-        if self.parts.climber is None:
+        """Gradients take part, and a whole turn still fits (or there is nothing else to do) and is allowed."""
+        climber = self.parts.climber
+        if climber is None:
             return False
-        turn = self.parts.climber.most
-        return self._within(limits, turn) == turn or not self.parts.breeder.mutators
+        if not self.parts.breeder.mutators:
+            return True
+        if climber.allowance is not None:
+            brought = self.parts.bandit.share(climber.name)
+            if not climber.allowance.permits(self.stats.inputs, brought):
+                return False
+        return self._within(limits, climber.most) == climber.most
 
     @property
     def _climbing(self) -> str:

@@ -282,7 +282,7 @@ class Session:
             side = self.job.side
             climber = gradient.Climber(
                 guides, space, corpus, schedule, target.unit, target.device, lambda: _sites(examiner),
-                slots=side.slots, patient=not side.trainable,
+                slots=side.slots, allowance=side.allowance(),
             )  # fmt: skip
         parts = Parts(target, space, objectives, corpus, frontier, breeder, bandit, keeper, examiner, stats, climber)
         fuzzer = Fuzzer(

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from nnfuzz.breed import Brood, Group
 from nnfuzz.corpus import Bucket, Corpus
+from nnfuzz.gradient.allowance import Allowance
 from nnfuzz.gradient.guides import Distances, Guide, ScoreGuide, SiteGuide
 from nnfuzz.gradient.steps import FIRST_STEP, Stepper, followable
 from nnfuzz.gradient.targets import TargetTable
@@ -28,8 +29,8 @@ NAME = "gradient"
 SLOTS = {"sample": 32, "batch": 4}
 """Slots of a turn: independent rows share one traced run, whole candidates are traced one by one."""
 STEPS = {"sample": 8, "batch": 8}
-OFTEN, RARELY = 4, 64
-"""A turn comes with each so many batches at least; with fewer where turns are dear and do not help."""
+OFTEN = 4
+"""A turn comes with each so many batches at least, where turns have no allowance."""
 COST = 8
 """A traced candidate costs about as much as so many plain ones; the bandit weighs what it earns by that."""
 
@@ -52,12 +53,12 @@ class Climber:
         guides: asked in turn; each names its own targets.
         confirmed: site keys of findings so far (asked at each turn), whose targets drop out.
         slots: candidates that a turn takes; by default as many as usual with this unit.
-        patient: whether a turn costs much more than a batch of plain candidates, since these run elsewhere: each turn
-            without progress makes the next one wait twice as long, and progress makes turns frequent again.
+        allowance: what turns may take of the run, where plain candidates run elsewhere and cost much less.
     """
 
     name = NAME
     """Of its turns, for the bandit and the statistics."""
+    allowance: Allowance | None = None
 
     def __init__(
         self,
@@ -69,11 +70,11 @@ class Climber:
         device: torch.device,
         confirmed: Callable[[], set[str]],
         slots: int | None = None,
-        patient: bool = False,
+        allowance: Allowance | None = None,
     ):
         self.guides, self.space, self.corpus, self.schedule = guides, space, corpus, schedule
         self.unit, self.device, self.confirmed = unit, device, confirmed
-        self.slots, self.patient, self.every = slots or SLOTS[unit], patient, OFTEN
+        self.slots, self.allowance = slots or SLOTS[unit], allowance
         self.tables = [TargetTable() for _ in guides]
         self.specs = followable(space)
         self.generator = torch.Generator(device)
@@ -87,10 +88,12 @@ class Climber:
         return bool(self.specs) and self.dead < 6 and not self.trouble
 
     def wants_turn(self, batch: int) -> bool:
-        """The first batches, and then one in four while targets are open; more turns come from the bandit."""
+        """The first batches, and then one in four while targets are open, or as many as there is an allowance for;
+        more turns come from the bandit."""
         if not self.alive or batch <= 2:
             return self.alive
-        return batch % self.every == 0 and any(t.open() for t in self.tables)
+        often = self.allowance is not None or batch % OFTEN == 0
+        return often and any(t.open() for t in self.tables)
 
     @property
     def most(self) -> int:
@@ -104,15 +107,12 @@ class Climber:
         self._drop_confirmed(guide, table)
         self.generator.manual_seed(int(rng.integers(1 << 62)))
         bucket, picked = self._starts(table, rng)
-        before = table.gains
         try:
             made = self._climb(guide, table, bucket, picked, rng)
         except (Exception, SystemExit) as error:  # what cannot be traced is still mutated; the run says so
             self.trouble = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:200]
             return None
         self.dead = 0 if made is not None else self.dead + 1
-        if self.patient:
-            self.every = OFTEN if table.gains > before else min(RARELY, 2 * self.every)
         return made
 
     # ------------------------------------------------------------------ starting points
@@ -181,6 +181,8 @@ class Climber:
         """Distance of every slot to its target (inf where it has none) and the gradients; slots without a target
         choose one of those that their candidate shows."""
         movable = {s.name for s in self.specs}
+        if self.allowance is not None:
+            self.allowance.pay(len(keys))
         with torch.inference_mode(False), torch.enable_grad():
             leaves = {n: t.detach().clone().requires_grad_(n in movable) for n, t in x.items()}
             found: Distances = guide.look(leaves, table.skip)
@@ -222,7 +224,8 @@ class Climber:
         rows = np.tile(picked, turns)
         anchors: Anchors = bucket.anchors(self.space).take(anchor_index.repeat(turns))
         group = Group(NAME, slice(0, size(batch)))
-        turn = Turn(Brood(batch, bucket, rows, [group], anchors, cost=COST), keys, best_row, nearest.tolist())
+        cost = COST if self.allowance is None else max(COST, round(self.allowance.price(len(keys)) / len(keys)))
+        turn = Turn(Brood(batch, bucket, rows, [group], anchors, cost=cost), keys, best_row, nearest.tolist())
         keep = []
         for slot, key in enumerate(keys):
             if key is None or not math.isfinite(turn.nearest[slot]):
@@ -269,8 +272,9 @@ class Climber:
 
     def to_json(self) -> dict[str, Any]:
         seen = [getattr(g, "seen", {}) for g in self.guides]
+        spent = self.allowance.spent if self.allowance is not None else 0.0
         return {"tables": [t.to_json() for t in self.tables], "seen": seen, "dead": self.dead, "trouble": self.trouble,
-                "every": self.every}  # fmt: skip
+                "spent": spent}  # fmt: skip
 
     def load(self, data: dict[str, Any]) -> None:
         for table, saved in zip(self.tables, data.get("tables", []), strict=False):
@@ -278,7 +282,9 @@ class Climber:
         for guide, seen in zip(self.guides, data.get("seen", []), strict=False):
             if isinstance(guide, SiteGuide):
                 guide.seen.update(seen)
-        self.dead, self.trouble, self.every = data.get("dead", 0), data.get("trouble", ""), data.get("every", OFTEN)
+        self.dead, self.trouble = data.get("dead", 0), data.get("trouble", "")
+        if self.allowance is not None:
+            self.allowance.spent = data.get("spent", 0.0)
 
 
 def _where(mask: Tensor, a: Tensor, b: Tensor) -> Tensor:

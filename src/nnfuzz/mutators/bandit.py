@@ -90,6 +90,11 @@ class Bandit:
         self._recent[row] += (tried, events)
         self._total[row] += (1, tried, novel, hits, share)
 
+    def share(self, name: str) -> float:
+        """Of all recent events those that this mutator brought, 0 to 1; 0 where there were none."""
+        events = self._recent[:, 1]
+        return float(events[self._row[name]] / events.sum()) if events.sum() else 0.0
+
     def state(self) -> dict[str, list[float]]:
         """All it knows, as JSON-able numbers; Python writes floats so that they read back exactly."""
         return {n: [*self._recent[i].tolist(), *self._total[i].tolist()] for n, i in self._row.items()}

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from nnfuzz.callform import CallForm
 from nnfuzz.errors import NnfuzzError, Unsupported, UsageError
+from nnfuzz.gradient.allowance import Allowance
 from nnfuzz.gradient.climber import SLOTS
 from nnfuzz.onnx.axes import Axes, find_axes, holds
 from nnfuzz.onnx.program import OnnxProgram
@@ -30,6 +31,9 @@ CHUNK_BYTES = 640 << 10
 leaves the processor's caches, and convolutional networks lose half their speed."""
 TRACED_BYTES = 256 << 20
 """All values of the candidates that are traced together: a gradient turn keeps them until its backward pass."""
+TRACED, NODE_BYTES = 16, 512 << 10
+"""Processor time of the interpreter with gradients and distances, in plain candidates of ONNX Runtime: measured on the
+models of ``benchmarks/onnx_speed.py``, where it is right within a factor of two."""
 SEEDS_CHECKED = 32
 """Seeds of a run on which a repaired graph is compared with the original."""
 COMPARED = 4
@@ -102,6 +106,14 @@ class OnnxTarget(TorchTarget):
             return None
         most = TRACED_BYTES // max(1, sum(v.bytes for v in self._values.values()))
         return max(2, min(SLOTS["sample"], most))
+
+    def allowance(self) -> Allowance | None:
+        """One candidate of a traced pass costs ``TRACED`` plain ones; each node of the pass, what ONNX Runtime does
+        to ``NODE_BYTES`` of values meanwhile."""
+        one = max(1, sum(v.bytes for v in self._values.values()))
+        nodes = sum(n.op_type != "Constant" for n in self.onnx.proto.graph.node) * NODE_BYTES / one
+        together = self.unit == "sample" or self.axes is not None
+        return Allowance(lambda count: TRACED * count + nodes * (1 if together else count))
 
     # ------------------------------------------------------------------ running
 

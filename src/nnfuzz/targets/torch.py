@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,9 @@ from nnfuzz.targets.outputs import named_outputs
 from nnfuzz.targets.ragged import HAS, joined
 from nnfuzz.targets.taps import Taps, all_leaves, by_pattern, last_hidden, reachable_modules
 from nnfuzz.targets.unit import Plan
+
+if TYPE_CHECKING:
+    from nnfuzz.gradient.allowance import Allowance
 
 LAYER_BYTES = 4 << 20
 """The largest result of a layer for the rows that run together: beyond that it no longer fits into a core's caches, and
@@ -143,6 +146,11 @@ class TorchTarget(Target):
         """Copies, for a model that works on its input in place."""
         return {n: t.clone() for n, t in inputs.items()} if self.works_in_place else inputs
 
+    def _lent(self, inputs: Batch) -> Batch:
+        """For a plain run: a model that asks for the gradient of its input marks an alias, not what is kept here."""
+        own = self._own(inputs)
+        return {n: t.detach() for n, t in own.items()} if self.grad_mode is torch.enable_grad else own
+
     @property
     def runtime(self) -> str:
         """What computes the answers: two sides with one runtime sum in the same order."""
@@ -192,14 +200,16 @@ class TorchTarget(Target):
 
     def find_grad_mode(self, attempt: Callable[[], Any]) -> None:
         """Keeps the first gradient mode under which ``attempt`` runs; the last error otherwise stays to be raised."""
+        wanted = False
         for mode in GRAD_MODES:
             self.grad_mode = mode
             try:
                 attempt()
                 return
-            except ModelFailure:
-                continue
-        self.grad_mode = GRAD_MODES[0]
+            except ModelFailure as error:
+                wanted |= "grad" in str(error)
+        # A model that asks for gradients fails of that first, and of what is wrong with it where it has them.
+        self.grad_mode = GRAD_MODES[-1 if wanted else 0]
 
     def run(self, batch: Batch, want: Want) -> Trace:
         with self._buffers_kept():
@@ -235,6 +245,10 @@ class TorchTarget(Target):
     @property
     def slots(self) -> int | None:
         """Candidates that a gradient turn takes at once; None for as many as usual with this unit."""
+        return None
+
+    def allowance(self) -> Allowance | None:
+        """A new account of what gradient turns may take; None where a traced candidate costs some plain ones only."""
         return None
 
     def check(self, draw: Callable[[], Batch]) -> None:
@@ -274,13 +288,13 @@ class TorchTarget(Target):
         def call(inputs: Batch) -> Named:
             with self.grad_mode():
                 if not use_layers and not use_watched:
-                    return self._answer(self._own(inputs))
+                    return self._answer(self._lent(inputs))
                 taps = Taps(
                     ({f"layer:{n}": p for n, p in self._taps.plan.items()} if use_layers else {})
                     | ({f"watch:{n}": p for n, p in self._watch_taps.plan.items()} if use_watched else {})
                 )
                 with taps.attached() as caught:
-                    outputs = self._answer(self._own(inputs))
+                    outputs = self._answer(self._lent(inputs))
                 return {**outputs, **caught}
 
         return call
