@@ -14,7 +14,7 @@ PATIENCE = 0.15
 
 
 def raw_rate(target: Target, group: SeedGroup, most_rows: int, patience: float = PATIENCE) -> float | None:
-    """Candidates per second of the model alone, at the best of three batch sizes, nothing watched; None when it
+    """Candidates per second of the model alone, at the best of a few batch sizes, nothing watched; None when it
     raises on some seed (a finding, which the first look has reported)."""
     try:
         return _best_rate(target, group, most_rows, patience)
@@ -23,10 +23,11 @@ def raw_rate(target: Target, group: SeedGroup, most_rows: int, patience: float =
 
 
 def _best_rate(target: Target, group: SeedGroup, most_rows: int, patience: float) -> float:
-    sizes = sorted({1, min(64, most_rows), max(1, most_rows // 4), most_rows})
+    sizes = sorted({1, *(n for n in (2, 4, 16, 64) if n < most_rows), max(1, most_rows // 4), most_rows})
     best, started = 0.0, time.perf_counter()
     for count in sizes:
-        if time.perf_counter() - started > patience:  # a slow model: what is known must do
+        slow = best > 0 and count / best > 4 * patience  # as things stand this size alone would take too long
+        if slow or time.perf_counter() - started > patience:  # what is known must do
             break
         index = torch.arange(count) % len(group.index)
         batch = {n: t[index.to(t.device)] for n, t in group.batch.items()}
