@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ import torch
 import nnfuzz
 from nnfuzz.cli import main
 from nnfuzz.crash import find, worker
-from nnfuzz.errors import Unsupported
+from nnfuzz.errors import Unsupported, UsageError
 from nnfuzz.findings.save import load_finding
 from nnfuzz.report.apart import last_words
 from nnfuzz.store import RunStore
@@ -89,7 +90,7 @@ def in_a_child(what: Any) -> tuple[str, str]:
     return (signal.Signals(-status).name if status < 0 else ""), text
 
 
-def forked(module: str, *words: str, cwd: str | None) -> tuple[str, str]:
+def forked(*words: str, cwd: str | None) -> tuple[str, str]:
     def run() -> int:
         os.chdir(cwd or ".")
         return worker.main(list(words))
@@ -223,3 +224,25 @@ def test_in_processes_of_their_own(project: Path, monkeypatch: pytest.MonkeyPatc
     assert "F0001  confirmed" in done.stdout
     script = subprocess.run([sys.executable, "RUN/findings/F0001/repro.py"])
     assert script.returncode == -signal.SIGSEGV
+
+
+@pytest.mark.parametrize(
+    ("status", "stderr", "died"),
+    [
+        (-11, "Fatal Python error", "SIGSEGV"),
+        (7, "", "an exit with status 7"),
+        (0, "half a line", "an exit with status 0"),
+        (0, f"a warning{worker.END}", ""),
+    ],
+)
+def test_what_ended_a_process_is_told(monkeypatch: pytest.MonkeyPatch, status: int, stderr: str, died: str) -> None:
+    """os._exit leaves no signal: what is missing then is the word that every end known to Python writes."""
+    monkeypatch.setattr(find.subprocess, "run", lambda *_, **__: CompletedProcess([], status, "", stderr))
+    assert find._run("next", "RUN", cwd=None) == (died, stderr.replace(worker.END, ""))
+
+
+def test_a_batch_that_cannot_be_run_again_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    stderr = f"Traceback\nnnfuzz.errors.UsageError: net.py is gone{worker.END}"
+    monkeypatch.setattr(find.subprocess, "run", lambda *_, **__: CompletedProcess([], 1, "", stderr))
+    with pytest.raises(UsageError, match=r"the batch cannot be run again: net\.py is gone$"):
+        find._run("next", "RUN", cwd=None)

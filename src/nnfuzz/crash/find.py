@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from nnfuzz.callform import CallForm
-from nnfuzz.crash.worker import ALONE, FACTS, GRADIENTS, INPUT
+from nnfuzz.crash.worker import ALONE, END, FACTS, GRADIENTS, INPUT
 from nnfuzz.errors import Unsupported, UsageError
 from nnfuzz.findings.confirm import RERUNS
 from nnfuzz.findings.finding import Finding, distance
@@ -28,6 +28,7 @@ from nnfuzz.store_seeds import load_seed_groups
 from nnfuzz.store_tensors import read_tensors
 
 SYMPTOM = "crash"
+WORKER = "import sys; from nnfuzz.crash.worker import main; sys.exit(main(sys.argv[1:]))"
 
 
 def find_crash(path: str | Path, models: Sequence[str] = ()) -> tuple[Finding | None, str]:
@@ -60,7 +61,7 @@ def find_crash(path: str | Path, models: Sequence[str] = ()) -> tuple[Finding | 
     batch = counters.get("batches", 0) + 1 if counters else 0
     name = f"batch {batch}" if batch else "the first look at the seeds"
     with tempfile.TemporaryDirectory() as notes:
-        died, said = _run("nnfuzz.crash.worker", "next", str(path.resolve()), notes, *models, cwd=context.get("cwd"))
+        died, said = _run("next", str(path.resolve()), notes, *models, cwd=context.get("cwd"))
         if not died:
             return None, f"{name} ran through, one candidate after the other: no input of it crashes the process"
         facts = json.loads(Path(notes, FACTS).read_text()) if Path(notes, FACTS).exists() else {}
@@ -153,8 +154,8 @@ def _confirm(finding: Finding, place: Path) -> None:
 
 
 def died_of(script: Path) -> str:
-    """The name of the signal that ends the process of a finding's script; "" when it comes to its end."""
-    return _run("nnfuzz.crash.worker", "alone", str(script.resolve()), cwd=None)[0]
+    """What ends the process of a finding's script before its time; "" when it comes to its end."""
+    return _run("alone", str(script.resolve()), cwd=None)[0]
 
 
 def _go_on_behind(path: Path, batch: int) -> None:
@@ -169,17 +170,22 @@ def _go_on_behind(path: Path, batch: int) -> None:
     write_atomically(stats, to_json({**document, "stopped": SYMPTOM}))
 
 
-def _run(module: str, *words: str, cwd: str | None) -> tuple[str, str]:
-    """``(the signal that ended the process, "" for none; what it wrote to stderr)``."""
+def _run(*words: str, cwd: str | None) -> tuple[str, str]:
+    """``(what ended the process before its time, a signal or os._exit, "" for nothing; what it wrote to stderr)``."""
     folder = cwd if cwd and Path(cwd).is_dir() else None
     done = subprocess.run(
-        [sys.executable, "-m", module, *words], cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+        [sys.executable, "-c", WORKER, *words], cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE, text=True, errors="replace", env={**os.environ, "PYTHONUNBUFFERED": "1"},
     )  # fmt: skip
+    said = done.stderr.replace(END, "")
+    if done.returncode < 0:
+        return signal.Signals(-done.returncode).name, said
+    if END not in done.stderr:  # nothing that Python could have noticed
+        return f"an exit with status {done.returncode}", said
     if done.returncode > 0 and words[0] == "next":
-        last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+        last = (said.strip().splitlines() or ["no reason given"])[-1]
         raise UsageError(f"the batch cannot be run again: {re.sub(r'^nnfuzz[.]errors[.][A-Za-z]+: ', '', last)}")
-    return (signal.Signals(-done.returncode).name if done.returncode < 0 else ""), done.stderr
+    return "", said
 
 
 def _place(said: str) -> str:

@@ -1,8 +1,8 @@
-"""``python -m nnfuzz.crash.worker next RUN NOTES [MODEL MODEL_B]``: the next batch of a run, one candidate at a time.
+"""``next RUN NOTES [MODEL MODEL_B]``: the next batch of a run, one candidate at a time.
 
-``python -m nnfuzz.crash.worker alone REPRO.py``: a finding's script, which loads the model and runs one input.
+``alone REPRO.py``: a finding's script, which loads the model and runs one input.
 
-Whoever calls this expects it to die.
+Whoever starts a process with this expects it to die. One that comes to its end, or raises, writes ``END`` to stderr.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from nnfuzz.store_tensors import write_tensors
 from nnfuzz.targets import Target, Trace, Want
 
 INPUT, FACTS = "input.safetensors", "facts.json"
+END = "\nnnfuzz: came to its end\n"
 ALONE, TOGETHER, GRADIENTS = "alone", "together", "gradients"
 
 
@@ -89,18 +90,18 @@ class Watching(sessions.Session):
 
 
 def main(words: list[str]) -> int:
+    """Status 0; what is raised goes on."""
     faulthandler.enable(2)
-    if words[0] == "alone":
-        sys.argv = words[1:]
-        runpy.run_path(words[1], run_name="__main__")
+    try:
+        if words[0] == "alone":
+            sys.argv = words[1:]
+            runpy.run_path(words[1], run_name="__main__")
+            return 0
+        run, Watching.notes = Path(words[1]), Path(words[2])
+        models = dict(zip(("model", "model_b"), words[3:], strict=False))
+        sessions.Session = Watching  # type: ignore[misc]
+        sessions.raw_rate = lambda *_: 1.0  # type: ignore[attr-defined]
+        nnfuzz.resume(run, **models)  # type: ignore[arg-type]
         return 0
-    run, Watching.notes = Path(words[1]), Path(words[2])
-    models = dict(zip(("model", "model_b"), words[3:], strict=False))
-    sessions.Session = Watching  # type: ignore[misc]
-    sessions.raw_rate = lambda *_: 1.0  # type: ignore[attr-defined]
-    nnfuzz.resume(run, **models)  # type: ignore[arg-type]
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    finally:
+        sys.stderr.write(END)

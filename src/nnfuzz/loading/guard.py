@@ -57,5 +57,5 @@ def _where(error: BaseException) -> str:
 
 def _is_users(filename: str) -> bool:
     ours = str(Path(__file__).parent.parent)
-    lib = (f"{sys.prefix}/lib", f"{sys.base_prefix}/lib", "<frozen", "<string>")
+    lib = (f"{sys.prefix}/lib", f"{sys.prefix}/bin", f"{sys.base_prefix}/lib", "<frozen", "<string>")
     return not filename.startswith((ours, *lib)) and "site-packages" not in filename

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from nnfuzz.errors import ModelFailure, NnfuzzError, UsageError
+from nnfuzz.loading.guard import told
 from nnfuzz.seeds import Seeds, as_whole
 from nnfuzz.space import Batch, InputSpace, rows, size
 from nnfuzz.targets.drive import Call, Named, NotDrivable, agree, drive_rows, works
@@ -79,14 +80,16 @@ def seeds_failure(error: Exception) -> NnfuzzError:
     """What to raise for an error of the model on its seeds: what nnfuzz said itself stays as it is."""
     if isinstance(error, NnfuzzError):
         return error
-    told = _first_line(error)
-    words = told.lower()
+    words = _first_line(error).lower()
     hint = ""
     if any(w in words for w in ("dtype", "scalar type", "data type", "same type")):
-        hint = "; if the seeds have another dtype than the model takes, convert them (to float32, say)"
+        hint = (
+            "; if the seeds have another dtype than the model takes, give them in its own (bfloat16: in .safetensors "
+            "or by --input, not in .npz)"
+        )
     elif any(w in words for w in ("shape", "size", "dimension", "rank", "channels", "expected input")):
         hint = "; if the seeds have another shape than the model takes, give seeds as it is called with them"
-    return ModelFailure(f"the model fails on its own seeds: {type(error).__name__}: {told}{hint}")
+    return ModelFailure(f"the model fails on its own seeds: {told(error)}{hint}")
 
 
 def _independent(together: Named, singles: list[Named | None], count: int) -> bool:
