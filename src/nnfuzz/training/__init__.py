@@ -2,8 +2,9 @@
 
 from nnfuzz.training.finding import TrainingFinding
 from nnfuzz.training.load import load_program
+from nnfuzz.training.outcome import TrainingRun
 from nnfuzz.training.program import Input, Program, make_program
-from nnfuzz.training.search import TrainingRun, find_nans_in_training, run_program
+from nnfuzz.training.search import find_nans_in_training, run_program
 
 __all__ = [
     "Input",

@@ -12,6 +12,7 @@ import torch
 from nnfuzz.errors import UsageError
 from nnfuzz.rerun import ReproResult
 from nnfuzz.training.finding import TrainingFinding
+from nnfuzz.training.guarded import ProgramFailed
 from nnfuzz.training.naming import named
 from nnfuzz.training.replay import Retraced, retrace, shorten
 from nnfuzz.training.saved import load_training_finding, threads_of
@@ -69,10 +70,11 @@ def seen_again(finding: TrainingFinding, steps: Any = None, tries: int | None = 
             return retrace(
                 finding.program, finding.build_seed, finding.initial_state, steps or finding.walk, finding.mode, **more
             )
-    except (RuntimeError, KeyError) as error:
+    except (ProgramFailed, RuntimeError, KeyError) as error:
         first = (str(error).splitlines() or [""])[0]
+        what = f"{error.what} {error.why}" if isinstance(error, ProgramFailed) else f"{type(error).__name__}: {first}"
         raise UsageError(
-            f"{finding.id} cannot be trained with this program ({type(error).__name__}: {first}): "
+            f"{finding.id} cannot be trained with this program ({what}): "
             "its model or batches have changed since it was found"
         ) from error
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import ModuleType
 
 from nnfuzz.errors import UsageError
+from nnfuzz.loading.guard import told
 from nnfuzz.training.program import Program, make_program
 
 _NAMES = ("build", "loss", "batches", "optimizer")
@@ -48,8 +49,6 @@ def _run(path: Path) -> ModuleType:
     sys.modules.setdefault(path.stem, module)
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
-        raise UsageError(
-            f"{path.name} cannot be run ({type(error).__name__}: {error}): make `python {path.name}` work first"
-        ) from error
+    except (Exception, SystemExit) as error:
+        raise UsageError(f"{path.name} cannot be run ({told(error)}): make `python {path.name}` work first") from error
     return module

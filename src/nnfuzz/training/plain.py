@@ -20,7 +20,7 @@ class Natural:
         if self.failed_at is not None:
             return f"plain training on natural batches fails by itself at step {self.failed_at}"
         if not self.steps:
-            return "plain training on natural batches was not tried"
+            return "plain training on natural batches was not tried: the search ended before its turn"
         return f"plain training on natural batches stayed finite for {self.steps} steps"
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from nnfuzz.errors import UsageError
+from nnfuzz.training.guarded import building, feeding, losing, optimizing, taking
 
 Batch = dict[str, Tensor]
 Role = Literal["data", "label", "noise"]
@@ -108,16 +109,14 @@ def make_program(
 ) -> Program:
     """A Program from what the user gave; UsageError where something cannot be right."""
     for name, value in (("build", build), ("loss", loss), ("batches", batches), ("optimizer", optimizer)):
-        if not callable(value):
-            raise UsageError(f"{name} is a {type(value).__name__}, but must be a function: pass the function itself")
+        taking(name, value)
     word = "inputs" if path is None else "INPUTS"  # an argument in Python, a name in a file
     if not isinstance(inputs, Mapping) or not inputs:
         raise UsageError(
             f"{word} is {inputs!r}, but must name the tensors of a batch: for example {{'x': dict(low=0, high=1)}}"
         )
-    return Program(
-        build, loss, batches, optimizer, {k: _input(f"{word}[{k!r}]", k, v) for k, v in inputs.items()}, eval_loss, path
-    )
+    about = {k: _input(f"{word}[{k!r}]", k, v) for k, v in inputs.items()}
+    return Program(building(build), losing(loss), feeding(batches), optimizing(optimizer), about, eval_loss, path)
 
 
 def _input(told: str, name: str, rules: Any) -> Input:

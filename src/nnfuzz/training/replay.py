@@ -38,7 +38,7 @@ def evaluate(walk: Walk, step: Step, mode: Mode, update: bool) -> Failure | None
         return walk.look_in_eval(dict(step.batch), step.seed)
     failure, _ = walk.look_in_training(dict(step.batch), step.seed)
     if failure is None and update:
-        walk.optimizer.step()
+        walk.update()
     return failure
 
 

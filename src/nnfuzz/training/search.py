@@ -2,59 +2,35 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from nnfuzz.errors import ModelFailure, UsageError
-from nnfuzz.store_files import write_atomically
+from nnfuzz.probe import first_bad
+from nnfuzz.store_tensors import write_tensors
 from nnfuzz.training.arm import Hit
 from nnfuzz.training.finding import TrainingFinding
+from nnfuzz.training.guarded import ProgramFailed
 from nnfuzz.training.lens import Lens, place
 from nnfuzz.training.naming import named
-from nnfuzz.training.plain import Natural
+from nnfuzz.training.outcome import TrainingRun, free_folder, give_up, save, save_at_end
 from nnfuzz.training.portfolio import Portfolio
 from nnfuzz.training.program import Program, make_program
 from nnfuzz.training.replay import retrace, shorten
 from nnfuzz.training.scout import Scout
 from nnfuzz.training.stream import Stream
 from nnfuzz.training.walk import Walk, global_rng_kept, symptom
+from nnfuzz.training.watch import Watch
 
 Report = Callable[["TrainingRun"], None]
 
 MEASURED = 5  # passes that are timed at most
+SAVED_EVERY = 10.0  # seconds between two writings of run.json
+RAISED = "raised.safetensors"  # the batch on which the loss raised
+PLAIN, PLAIN_SECONDS = 50, 1.0  # steps and seconds of plain training after a failure that came before its turn
 SHORTENING = 0.1  # share of the search's passes that may be spent on making a failing sequence shorter
-
-
-@dataclass(eq=False)
-class TrainingRun:
-    """What a search gave.
-
-    findings: confirmed failures, one per operation. flaky: failures that did not replay (nondeterministic programs).
-    natural:  how plain training did beside it. targets: how near each unsafe operation was brought (name, op, start,
-    best; <= 0 is reached).
-    steps:    training and scout steps made. seconds: wall time. arms: (way of searching, training steps, share of the
-    way) each.
-    """
-
-    findings: list[TrainingFinding] = field(default_factory=list)
-    flaky: list[str] = field(default_factory=list)
-    natural: Natural = field(default_factory=Natural)
-    targets: list[dict[str, Any]] = field(default_factory=list)
-    steps: int = 0
-    seconds: float = 0.0
-    arms: list[tuple[str, int, float]] = field(default_factory=list)
-
-    def summary(self) -> str:
-        """A few lines for a terminal."""
-        lines = [f.headline() for f in self.findings] or ["nothing found"]
-        lines.append(f"{self.steps} steps in {self.seconds:.1f} s; {self.natural}")
-        if not self.findings:
-            lines += [f"  nearest: {t['name']} from {t['start']:.3g} to {t['best']:.3g}" for t in self.targets[:3]]
-        return "\n".join(lines)
 
 
 def find_nans_in_training(
@@ -81,7 +57,7 @@ def find_nans_in_training(
                their row; role="noise" for numbers that are drawn for every step (searched too where they have a range).
     max_steps: training and scout steps in all. Stopped by it, the same seed gives the same findings.
     eval_loss: the loss counts in eval mode too (dropout off).
-    out:       a new directory for run.json and findings/T0001/…
+    out:       a new directory for run.json and findings/T0001/…, each written when it is found.
     stop_on_first: return at the first finding; otherwise go on for other operations until the budget is spent.
     """
     program = make_program(build, loss, batches, optimizer, inputs, eval_loss)
@@ -105,33 +81,105 @@ def run_program(
     out: str | Path | None = None,
     stop_on_first: bool = True,
     report: Report | None = None,
+    progress: Report | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> TrainingRun:
-    """As `find_nans_in_training`, for a program from `load_program`. clock: what seconds are measured by."""
+    """As `find_nans_in_training`, for a program from `load_program`.
+
+    progress: called about once a second with the run so far. clock: what seconds are measured by.
+    Raises ModelFailure where the program raises, with all that was found until then in `out`.
+    """
     if max_steps is None and max_seconds is None:
         raise UsageError("neither max_steps nor max_seconds is given, but the search needs an end: give one of them")
-    folder = _new_folder(out)
-    started = clock()
+    folder = None if out is None else free_folder(out)
     run = TrainingRun()
-    with global_rng_kept():
-        stop: Callable[[], bool] = lambda: _over(portfolio, clock() - started, max_steps, max_seconds)  # noqa: E731
-        portfolio = _prepared(program, seed, run, stop, timed=max_steps is None)
-        for hit in portfolio.hits():
-            _take(hit, portfolio, run, clock() - started)
-            if report is not None:
-                report(run)
-            if run.findings and stop_on_first:
-                break
-        _close(run, portfolio, clock() - started)
-    if folder is not None:
-        _save(run, folder)
+    try:
+        with global_rng_kept():
+            _search(program, run, folder, max_steps, max_seconds, seed, stop_on_first, report, progress, clock)
+    finally:
+        if folder is not None:
+            give_up(folder)  # it holds a run, or none came to it
     return run
 
 
-def _over(portfolio: Portfolio, seconds: float, max_steps: int | None, max_seconds: float | None) -> bool:
-    if max_steps is not None and portfolio.moves >= max_steps:
-        return True
-    return max_seconds is not None and seconds >= max_seconds
+def _search(
+    program: Program,
+    run: TrainingRun,
+    folder: Path | None,
+    max_steps: int | None,
+    max_seconds: float | None,
+    seed: int,
+    stop_on_first: bool,
+    report: Report | None,
+    progress: Report | None,
+    clock: Callable[[], float],
+) -> None:
+    def look() -> None:
+        _read(run, portfolio, watch.seconds)
+        if progress is not None:
+            progress(run)
+        if folder is not None and run.seconds >= saved[0] + SAVED_EVERY:
+            saved[0] = run.seconds
+            save(run, folder)
+
+    saved = [0.0]
+    watch = Watch(clock, max_steps, max_seconds, look)
+    portfolio = _prepared(program, seed, run, lambda: watch.over(portfolio), timed=max_steps is None)
+    if folder is not None:
+        save(run, folder)
+    if progress is not None:
+        progress(run)
+    try:
+        with watch.on_signals():
+            for hit in portfolio.hits():
+                found = len(run.findings)
+                _take(hit, portfolio, run, watch.seconds)
+                if folder is not None and len(run.findings) > found:
+                    save(run, folder)
+                if report is not None:
+                    report(run)
+                if run.findings and stop_on_first:
+                    break
+            _plain_too(portfolio, watch)
+        run.stopped = "interrupted" if watch.asked else ""
+    except KeyboardInterrupt:
+        run.stopped = "interrupted"
+    except ProgramFailed as error:
+        raise _told(error, run, portfolio, folder) from error
+    except Exception:
+        run.stopped = "failed"
+        raise
+    finally:
+        _read(run, portfolio, watch.seconds)
+        _close(run, portfolio)
+        if folder is not None:
+            save_at_end(run, folder)
+
+
+def _told(error: ProgramFailed, run: TrainingRun, portfolio: Portfolio, folder: Path | None) -> ModelFailure:
+    """What the program did in the middle of the search, with the step and what is left of the run."""
+    run.stopped = "failed"
+    kept = "" if folder is None else f"; {folder} holds the {len(run.findings)} findings so far"
+    if folder is not None and error.batch is not None:
+        write_tensors(folder / RAISED, {k: v.detach().contiguous() for k, v in error.batch.items()})
+        kept += f" and that batch, {RAISED}"
+    run.notes.append(f"{error.what} {error.why}")
+    return ModelFailure(
+        f"{error.what} {error.why} after {portfolio.moves} steps of the search, on a batch within the ranges: make it "
+        f"work on all that INPUTS allows, or narrow the ranges{kept}"
+    )
+
+
+def _plain_too(portfolio: Portfolio, watch: Watch) -> None:
+    """A little plain training, where a failure was found before its turn: does it come by itself?"""
+    plain, started = portfolio.arms[0], time.monotonic()
+    for _ in range(PLAIN):
+        late = watch.max_steps is None and time.monotonic() - started > PLAIN_SECONDS
+        if portfolio.natural.steps >= PLAIN or portfolio.natural.failed_at is not None or late:
+            return
+        if watch.over(portfolio):
+            return
+        plain.round()
 
 
 def _prepared(program: Program, seed: int, run: TrainingRun, stop: Callable[[], bool], timed: bool) -> Portfolio:
@@ -158,22 +206,17 @@ def _pass_seconds(walk: Walk, stream: Stream) -> float:
 
 def _sound(program: Program, walk: Walk, stream: Stream) -> None:
     """The loss of the first natural batch must be a finite scalar: otherwise there is nothing to search for."""
-    try:
-        value = program.loss(walk.model, dict(stream.first))
-    except Exception as error:
-        raise ModelFailure(
-            f"loss(model, batch) raises on the first natural batch ({type(error).__name__}: {error}): make one plain "
-            "step work first"
-        ) from error
-    if not hasattr(value, "numel") or value.numel() != 1:
-        raise UsageError(
-            f"loss(model, batch) gives {getattr(value, 'shape', type(value).__name__)}, but training needs a scalar: "
-            "reduce it"
-        )
+    value = program.loss(walk.model, dict(stream.first))
     if bad := symptom([value.detach()]):
+        found = first_bad(program.loss, (walk.model, dict(stream.first)))
         raise ModelFailure(
-            f"the loss of the first natural batch is {bad} already, but the search starts from finite training: look "
-            "at it with first_bad"
+            f"the loss of the first natural batch is {bad} already{'' if found is None else f', at {found.site}'}, but "
+            "the search starts from finite training: mend that first (nnfuzz.probe.first_bad tells the chain of values)"
+        )
+    if not value.requires_grad:
+        raise UsageError(
+            "loss(model, batch) gives a number that does not depend on the model's parameters by gradients: compute it "
+            "from the model's outputs, without .detach(), .item() or torch.no_grad()"
         )
 
 
@@ -228,35 +271,15 @@ def _take(hit: Hit, portfolio: Portfolio, run: TrainingRun, seconds: float) -> N
 # ------------------------------------------------------------------------------------------------ the end
 
 
-def _close(run: TrainingRun, portfolio: Portfolio, seconds: float) -> None:
+def _read(run: TrainingRun, portfolio: Portfolio, seconds: float) -> None:
+    """How far it is by now."""
     run.seconds, run.steps = seconds, portfolio.moves
     targets = sorted(portfolio.lens.targets.values(), key=lambda t: -t.covered(t.best))
     run.targets = [{"name": t.name, "op": t.op, "start": t.start, "best": t.best} for t in targets]
+
+
+def _close(run: TrainingRun, portfolio: Portfolio) -> None:
     run.arms = [(a.name, len(a.walk.steps) + a.moves, a.covered) for a in portfolio.arms]
+    run.notes += portfolio.stream.notes()
     for finding in run.findings:
         finding.natural = str(portfolio.natural)
-
-
-def _new_folder(out: str | Path | None) -> Path | None:
-    if out is None:
-        return None
-    folder = Path(out)
-    if folder.exists() and any(folder.iterdir()):
-        raise UsageError(f"{folder} is not empty, but a run is never written over another: choose a new directory")
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
-
-
-def _save(run: TrainingRun, folder: Path) -> None:
-    for finding in run.findings:
-        finding.save(folder / "findings" / finding.id)
-    about = {
-        "kind": "training",
-        "findings": [f.about() for f in run.findings],
-        "flaky": run.flaky,
-        "natural": str(run.natural),
-        "targets": run.targets,
-        "steps": run.steps,
-        "seconds": round(run.seconds, 3),
-    }
-    write_atomically(folder / "run.json", json.dumps(about, indent=2) + "\n")

@@ -27,6 +27,8 @@ class Stream:
         self._source: Iterator[Batch] = iter(program.batches(seed))
         self._kept: list[Batch] = []
         self._full = False
+        self._ended: int | None = None
+        self._uneven: str = ""
         self.first = self[0]
         self.rows = program.rows(self.first)
 
@@ -39,9 +41,9 @@ class Stream:
                     raise UsageError(
                         "batches(seed) yields nothing, but one batch at least is needed: yield a dict of tensors"
                     )
-                self._full = True
+                self._full, self._ended = True, len(self._kept)
                 break
-            self._kept.append(self._valid(batch) if not self._kept else batch)
+            self._kept.append(self._like_first(batch) if self._kept else self._valid(batch))
             self._full = size(batch) * len(self._kept) > KEPT_BYTES
         return self._kept[i % len(self._kept)]
 
@@ -52,17 +54,20 @@ class Stream:
                 "dict(x=x, y=y)"
             )
         program = self._program
+        word = "inputs" if program.path is None else "INPUTS"
         for name in program.inputs:
             if name not in batch:
                 raise UsageError(
-                    f"a batch has {', '.join(map(repr, batch))}, but inputs names {name!r}: add it to the batch or "
-                    "take it out of inputs"
+                    f"a batch has {', '.join(map(repr, batch))}, but {word} names {name!r}: add it to the batch or "
+                    f"take it out of {word}"
                 )
         if unknown := [k for k in batch if k not in program.inputs]:
             raise UsageError(
-                f"a batch has {unknown[0]!r}, but inputs does not say what it is: add {unknown[0]!r} with a range or "
+                f"a batch has {unknown[0]!r}, but {word} does not say what it is: add {unknown[0]!r} with a range or "
                 "fixed=True"
             )
+        if not program.rows(batch):
+            raise UsageError("a batch of batches(seed) has no rows, but one at least is needed: yield some")
         for name, about in program.inputs.items():
             value = batch[name]
             if value.is_floating_point() and not bool(torch.isfinite(value).all()):
@@ -77,6 +82,33 @@ class Stream:
                     f"[{about.low:g}, {about.high:g}]: widen the range so that it holds the data"
                 )
         return batch
+
+    def _like_first(self, batch: Batch) -> Batch:
+        """A later batch, with as many rows as the first one: what walks and scouts keep must fit all of them."""
+        if not isinstance(batch, dict) or batch.keys() != self.first.keys():
+            given = ", ".join(map(repr, batch)) if isinstance(batch, dict) else f"a {type(batch).__name__}"
+            raise UsageError(
+                f"batch {len(self._kept)} of batches(seed) is {given}, but the first one has "
+                f"{', '.join(map(repr, self.first))}: yield the same names every time"
+            )
+        own = self._program.rows(batch)
+        if own == self.rows:
+            return batch
+        if not own:
+            raise UsageError(
+                f"batch {len(self._kept)} of batches(seed) has no rows, but one at least is needed: leave it out"
+            )
+        self._uneven = self._uneven or (
+            f"batches(seed) gives {own} rows in batch {len(self._kept)} and {self.rows} in the first: it is cut, or "
+            "its rows repeated, to as many"
+        )
+        index = torch.arange(self.rows) % own
+        return {k: v[index] if v.dim() and v.shape[0] == own else v for k, v in batch.items()}
+
+    def notes(self) -> list[str]:
+        """What should be known of the batches."""
+        ended = f"batches(seed) ended after {self._ended}: they are used again in a circle"
+        return [text for text in (ended if self._ended is not None else "", self._uneven) if text]
 
     def is_rowwise(self, value: Tensor) -> bool:
         """Whether a tensor's first axis is the batch."""

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from nnfuzz.training.guarded import ProgramFailed
 from nnfuzz.training.program import Batch, Program
 
 Phase = Literal["forward", "backward"]
@@ -159,8 +160,15 @@ class Walk:
         self.steps.append(step)
         failure, gradients = self.look_in_training(batch, step.seed, wish)
         if failure is None:
-            self.optimizer.step()
+            self.update()
         return failure, gradients
+
+    def update(self) -> None:
+        """The optimizer's step on the gradients at hand."""
+        try:
+            self.optimizer.step()
+        except Exception as error:
+            raise ProgramFailed("the step of optimizer(model)", error) from error
 
     def look_in_training(
         self, batch: Batch, seed: int, wish: Sequence[Tensor] = ()
@@ -173,7 +181,10 @@ class Walk:
         self.loss = float(loss.detach())
         if bad := symptom([loss.detach()]):
             return Failure("forward", bad), [None] * len(wish)
-        gradients = torch.autograd.grad(loss, [*wish, *self.parameters], allow_unused=True)
+        try:
+            gradients = torch.autograd.grad(loss, [*wish, *self.parameters], allow_unused=True)
+        except RuntimeError as error:
+            raise ProgramFailed("the gradient of loss(model, batch)", error, batch) from error
         own = gradients[len(wish) :]
         for p, g in zip(self.parameters, own, strict=True):
             p.grad = g
