@@ -72,7 +72,7 @@ BAD: list[tuple[Callable[[str], Any], str, str]] = [
     (nonnegative, "-0.1", "'-0.1' must be a finite number from 0 up"),
     (positive, "0", "'0' must be a finite number above 0"),
     (positive, "inf", "'inf' must be a finite number above 0"),
-    (interval, "1", "'1' is not a range: write LO:HI, for instance -1:1"),
+    (interval, "1", "'1' is not a range: write LO:HI, for instance -1:1, or choices in quotes: '{0,1}'"),
     (interval, ":1", "':1' is not a range: write LO:HI, for instance -1:1"),
     (interval, "2:1", "the range '2:1' is empty: its low end is above its high end"),
     (interval, "0:inf", "the range '0:inf' has no end: give finite bounds"),

@@ -142,7 +142,7 @@ class LegalOptions:
             metavar="[NAME=]LO:HI",
             panel=LEGAL,
             callback=checked("--range", parse_range),
-            help="Legal values, inclusive: -1:1 for every input, x=0:255 for one, mask={0,1} for choices. "
+            help="Legal values, inclusive: -1:1 for every input, x=0:255 for one, 'mask={0,1}' (quoted) for choices. "
             "Also as two words: --range -1 1.",
             default="what the seeds span",
         ),

@@ -79,7 +79,10 @@ def interval(text: str) -> tuple[Number, Number]:
     """``LO:HI`` or ``LO..HI``, both ends finite and in order."""
     low, found, high = text.partition("..") if ".." in text else text.partition(":")
     if not found or not low.strip() or not high.strip():
-        raise UsageError(f"{text!r} is not a range: write LO:HI, for instance -1:1")
+        # A shell makes two words of x={0,1}, of which the first arrives here.
+        lone = not found and low.strip().lstrip("+-").replace(".", "", 1).isdigit()
+        choices = ", or choices in quotes: '{0,1}'" if lone else ""
+        raise UsageError(f"{text!r} is not a range: write LO:HI, for instance -1:1{choices}")
     ends = number(low), number(high)
     if not all(math.isfinite(e) for e in ends):
         raise UsageError(f"the range {text!r} has no end: give finite bounds")
