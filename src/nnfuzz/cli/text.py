@@ -149,7 +149,7 @@ class TextSearchOptions:
     """How the search goes about it."""
 
     no_gradients: Annotated[
-        bool, option("--no-gradients", panel=SEARCH, help="Mutation alone; no prompt is led by gradients.")
+        bool, option("--no-gradients", panel=SEARCH, help="No gradient is taken: mutation and scores alone lead.")
     ] = False
     coverage: Annotated[
         str | None,
