@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import nnfuzz
 from nnfuzz.divergence.begins import Parting
-from nnfuzz.divergence.layers import Layer, compare, first_jump, relative, table
+from nnfuzz.divergence.layers import Layer, compare, first_broken, first_jump, relative, table
 from nnfuzz.divergence.least import Least, draw, least
 from nnfuzz.divergence.matching import _in_order, match_values
 from nnfuzz.divergence.pool import ANY, NEAREST, Pool
@@ -269,3 +269,16 @@ def test_a_layer_kept_in_float32_is_exact(as_: str) -> None:
     dtype = {"fp16": torch.float16, "bf16": torch.bfloat16}[as_]
     step = model[2](model[1](model[0](x.to(dtype).float()).to(dtype).float()))
     torch.testing.assert_close(kept(x), step.to(dtype), rtol=0, atol=0)
+
+
+def test_a_layer_is_broken_where_all_behind_it_differs_too() -> None:
+    def chain(*usual: float) -> list[Layer]:
+        return [Layer(str(i), "Conv", str(i), str(i), here=u, usual=u, most=u) for i, u in enumerate(usual)]
+
+    def named(*usual: float) -> str | None:
+        found = first_broken(chain(*usual))
+        return found.name if found is not None else None
+
+    assert named(0.01, 0.02, 20.0, 0.9, 0.4) == "2"
+    assert named(0.01, 0.02, 8e30, 0.03, 0.04) is None  # what follows agrees: no pair
+    assert named(0.1, 0.2, 0.4, 0.6) is None  # grows by and by

@@ -307,3 +307,33 @@ def test_coverage_may_see_either_side() -> None:
         layers = job.target.run({"x": SEEDS[:2]}, Want()).layers
         assert len(layers) == names, layers
         assert any(n.startswith("b.") for n in layers) == (covered != "a")
+
+
+def test_a_layer_whose_numbers_half_precision_cannot_hold_is_named_though_every_seed_fails() -> None:
+    """Variances beyond 65504, as a text detector has them: the copy answers otherwise on all inputs."""
+    draw = np.random.default_rng(0)
+    names = ("scale", "shift", "mean", "variance")
+    held = dict(zip(names, (np.ones(4), np.zeros(4), np.zeros(4), np.full(4, 3e7)), strict=True))
+    made = model(
+        [
+            node("Conv", "x w", "c", "conv", kernel_shape=[1, 1]),
+            node("Mul", "c thousand", "m", "grow"),
+            node("BatchNormalization", "m scale shift mean variance", "n", "norm"),
+            node("GlobalAveragePool", "n", "g", "pool"),
+            node("Flatten", "g", "f", "flat"),
+            node("MatMul", "f v", "y", "head"),
+        ],
+        [value("x", "n", 2, 3, 3)],
+        [value("y", "n", 3)],
+        [
+            constant("w", draw.normal(size=(4, 2, 1, 1)).astype(np.float32)),
+            constant("v", draw.normal(size=(4, 3)).astype(np.float32)),
+            constant("thousand", np.float32(3000)),
+            *(constant(n, a.astype(np.float32)) for n, a in held.items()),
+        ],
+    )
+    seeds = torch.rand(8, 2, 3, 3, generator=torch.Generator().manual_seed(0)) + 0.5
+    run = nnfuzz.diff(load(made), None, seeds, as_="fp16", compare="allclose:0.05,0.05", max_inputs=100)
+    told = run.findings[0].details["begins at"]
+    assert told.startswith("norm (BatchNormalization)")
+    assert told.endswith("far more than any layer before it")

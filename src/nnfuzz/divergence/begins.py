@@ -9,7 +9,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nnfuzz.divergence.layers import Layer, compare, first_apart, first_jump, noise, table, without_mistaken
+from nnfuzz.divergence.layers import (
+    Layer,
+    compare,
+    first_apart,
+    first_broken,
+    first_jump,
+    noise,
+    table,
+    without_mistaken,
+)
 from nnfuzz.divergence.matching import Match, match_values
 from nnfuzz.divergence.values import Reader, Values, readers_of
 from nnfuzz.objectives.base import Objective
@@ -31,7 +40,8 @@ class Begins:
 
     Attributes:
         layers: matched layers in the order of A. first: the one that jumps, None where none does.
-        always: whether that one differs on the seeds already, while all before it agree.
+        always: whether that one differs on the seeds already, while all before it agree. broken: whether it is lost on
+            the seeds already, in a copy whose every layer differs a little.
         last, alone: where nothing of B goes together with what A computes from some layer on, the last layer that has a
             counterpart, and the first that has none; else "".
         by: how they were matched ("name", "correlation"). shows: whether the sides disagree in what was read too.
@@ -45,12 +55,14 @@ class Begins:
     always: bool = False
     last: str = ""
     alone: str = ""
+    broken: bool = False
     notes: list[str] = field(default_factory=list)
 
     def headline(self) -> str:
         """One line for a README."""
         if self.first is not None:
-            return self.first.told() + (", while all before it agree" if self.always else "")
+            more = ", while all before it agree" if self.always else ", far more than any layer before it"
+            return self.first.told() + (more if self.always or self.broken else "")
         if not self.layers:
             return "unknown: no layer of A belongs to one of B"
         if self.alone:
@@ -118,11 +130,15 @@ class Parting:
         if first is None and not self.derived:
             first = first_apart(layers, eps)
             always = first is not None
+        broken = False
+        if first is None and self.derived:
+            first = first_broken(layers)
+            broken = first is not None
         last, alone = ("", "") if first is not None or by != "correlation" else self._alone(layers, eps)
         notes = [] if shows or self.deployed else [
             "without ONNX Runtime's optimisation the sides agree, and these values are without it"
         ]  # fmt: skip
-        return Begins(layers, first, by, shows, always, last, alone, notes)
+        return Begins(layers, first, by, shows, always, last, alone, broken, notes)
 
     def _alone(self, layers: list[Layer], eps: float) -> tuple[str, str]:
         """The last matched layer and the first of those behind it, where all the rest of A is without counterpart."""

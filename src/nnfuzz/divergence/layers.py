@@ -26,6 +26,8 @@ NO_ORIGIN = {
 its own: a difference that jumps there was there before."""
 APART = 8.0
 """And this many times more than rounding is another result."""
+BROKEN = 0.5
+"""A relative difference that leaves little of a layer."""
 NOISE, MOST_NOISE = 64.0, 8e-3
 """Differences below so many units of eps, and at most so much, are rounding."""
 
@@ -162,6 +164,19 @@ def first_apart(layers: Sequence[Layer], eps: float) -> Layer | None:
             return None
         if layer.usual > APART * noise(eps):
             return layer
+    return None
+
+
+def first_broken(layers: Sequence[Layer]) -> Layer | None:
+    """The first layer that differs on the seeds by more than half of its values' size, and far more than any before it:
+    a copy that no longer computes this layer, on whatever input. What is computed from it must differ as well, else the
+    two values were no pair (a copy may give the name of a ReLU to what it clips later)."""
+    before = 0.0
+    for i, layer in enumerate(layers):
+        if layer.usual >= BROKEN and layer.usual > JUMP * before and not layer.passive:
+            after = [x.usual for x in layers[i + 1 :] if not x.passive]
+            return layer if min(after, default=layer.usual) >= BROKEN / JUMP else None
+        before = max(before, layer.usual)
     return None
 
 

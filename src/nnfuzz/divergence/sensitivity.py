@@ -93,7 +93,7 @@ class Sensitivity:
             lines.append(f"  {k.layer:<{width}}  {100 * k.agree / self.inputs:5.1f} %  ({k.agree})  {k.kind}")
         if len(self.layers) > SHOWN:
             lines.append(f"  and {len(self.layers) - SHOWN} more, at most {self.layers[SHOWN].agree} each")
-        if self.usual >= NOTABLE * self.inputs:
+        if len(self.layers) > REMADE and self.usual >= NOTABLE * self.inputs:
             share = f"{100 * self.usual / self.inputs:.0f} %"
             lines.append(f"  the median layer helps {share} of them, which lie so near a decision that any change may")
         if self.together is not None:
