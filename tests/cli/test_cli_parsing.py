@@ -443,9 +443,11 @@ def test_train(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[st
     seen: dict[str, Any] = {}
 
     def run_program(program: Any, **given: Any) -> Any:
+        assert callable(given.pop("progress"))
         seen.update(given, program=program)
         finding = SimpleNamespace(id="T0001", about=lambda: {"id": "T0001", "seconds": float("inf")})
-        return SimpleNamespace(findings=[finding], summary=lambda: "T0001 nan", seconds=1.0, steps=3, flaky=[])
+        facts = {"seconds": 1.0, "steps": 3, "flaky": [], "stopped": ""}
+        return SimpleNamespace(findings=[finding], summary=lambda: "T0001 nan", **facts)
 
     monkeypatch.setattr(training, "load_program", str)
     monkeypatch.setattr(training, "run_program", run_program)

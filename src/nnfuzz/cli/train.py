@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json as json_
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nnfuzz.cli.glue import FOUND, INTERRUPTED, RUNS, free_place, status
+from nnfuzz.cli.glue import FOUND, INTERRUPTED, RUNS, held_place, status
 from nnfuzz.cli.groups import checked, option
 from nnfuzz.cli.options import BUDGET, DEFAULT_SECONDS, OUTPUT, JsonOption, OutOption, SeedOption, max_time_option
 from nnfuzz.loading.quantity import count, duration, whole
+
+if TYPE_CHECKING:
+    from nnfuzz.training import TrainingRun
 
 
 def train(
@@ -46,29 +50,74 @@ def train(
     seed: SeedOption = "0",
     json: JsonOption = False,
 ) -> int:
-    """Search for batches that make a training go NaN or Inf."""
+    """Search for batches that make a training go NaN or Inf.
+
+    Ctrl-C ends it and keeps what was found. What the program prints goes to RUN/model.log.
+    """
     from nnfuzz.report.jsonl import plain
     from nnfuzz.report.words import typed
-    from nnfuzz.training import load_program, run_program
 
     seconds = duration(max_time) if max_time is not None else None if max_steps is not None else DEFAULT_SECONDS
-    place = out.out if out.out is not None else free_place("train", str(program))
-    run = run_program(
-        load_program(program),
-        max_steps=count(max_steps) if max_steps else None,
-        max_seconds=seconds or None,
-        seed=whole(seed),
-        out=place,
-        stop_on_first=not keep_going,
-    )
+    with held_place(out.out, "train", str(program)) as place:
+        run, printed = _searched(
+            program,
+            place,
+            json,
+            max_steps=count(max_steps) if max_steps else None,
+            max_seconds=seconds or None,
+            seed=whole(seed),
+            stop_on_first=not keep_going,
+        )
     if json:
         body = {"path": str(place), "seconds": run.seconds, "steps": run.steps, "flaky": run.flaky}
         typer.echo(json_.dumps(plain({"event": "end", **body, "findings": [f.about() for f in run.findings]})))
     else:
         typer.echo(run.summary())
+        if printed:
+            typer.echo(f"  note: {printed}")
         for finding in run.findings:
             typer.echo(f"  rerun     nnfuzz repro {typed(place / 'findings' / finding.id)}")
+    if run.stopped == "interrupted":
+        return INTERRUPTED
     return FOUND if run.findings else 0
+
+
+def _searched(program: Path, place: Path, silent: bool, **limits: Any) -> tuple[TrainingRun, str]:
+    """(the run, what is to be said of what the program printed): that goes to RUN/model.log meanwhile."""
+    from nnfuzz.report.apart import MOST_BYTES, ModelOutput
+    from nnfuzz.report.unattended import unattended
+    from nnfuzz.report.words import near, plural
+    from nnfuzz.training import load_program, run_program
+    from nnfuzz.training.outcome import free_folder, give_up
+    from nnfuzz.training.status_line import StatusLine
+
+    free_folder(place)  # before the program's own code runs
+    output = ModelOutput()
+    line = StatusLine(output.shown)
+
+    def progress(run: TrainingRun) -> None:
+        if output.path is None:
+            output.keep(place)
+        output.check()
+        if not silent:
+            line.show(run)
+
+    try:
+        with output.led_away(), unattended():
+            run = run_program(load_program(program), out=place, progress=progress, **limits)
+        more = f", and more than {MOST_BYTES >> 20} MiB, which was dropped" if output.dropped else ""
+        where = f"see {near(output.path)}" if output.path is not None else "not shown"
+        lines = output.lines()
+        return run, f"the program printed {plural(lines, 'line')}{more}: {where}" if lines else ""
+    except Exception:
+        line.clear()
+        if output.path is None or not output.path.exists():
+            sys.stderr.write(output.tail())
+        raise
+    finally:
+        line.clear()
+        output.close()
+        give_up(place)
 
 
 def demo(

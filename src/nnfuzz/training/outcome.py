@@ -54,6 +54,10 @@ class TrainingRun:
             )
         elif not self.findings:
             lines += [f"  nearest: {nearness(t)}" for t in self.targets[:3]]
+            if not self.targets:
+                lines.append(
+                    "  nearest: in the loss no operation was seen that batches could bring to an unsafe operand"
+                )
         lines += [f"  note: {text}" for text in [*self.notes, *self.flaky]]
         return "\n".join(lines)
 

@@ -159,14 +159,16 @@ def _search(
 def _told(error: ProgramFailed, run: TrainingRun, portfolio: Portfolio, folder: Path | None) -> ModelFailure:
     """What the program did in the middle of the search, with the step and what is left of the run."""
     run.stopped = "failed"
-    kept = "" if folder is None else f"; {folder} holds the {len(run.findings)} findings so far"
+    found = f"{len(run.findings) or 'no'} finding{'s' * (len(run.findings) != 1)}"
+    kept = "" if folder is None else f"; {folder} holds {found} made before"
     if folder is not None and error.batch is not None:
         write_tensors(folder / RAISED, {k: v.detach().contiguous() for k, v in error.batch.items()})
-        kept += f" and that batch, {RAISED}"
+        kept += f", and that batch in {RAISED}"
     run.notes.append(f"{error.what} {error.why}")
+    ranges = "inputs" if portfolio.program.path is None else "INPUTS"
     return ModelFailure(
         f"{error.what} {error.why} after {portfolio.moves} steps of the search, on a batch within the ranges: make it "
-        f"work on all that INPUTS allows, or narrow the ranges{kept}"
+        f"work on all that {ranges} allows, or narrow the ranges{kept}"
     )
 
 
