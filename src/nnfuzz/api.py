@@ -193,7 +193,9 @@ def resume(
     from nnfuzz.jobs import with_copy
     from nnfuzz.loading.models import given_model
     from nnfuzz.rerun import model_by_name, object_by_name
+    from nnfuzz.training.outcome import check_resumable
 
+    check_resumable(path)
     with RunStore.open(path) as store:
         manifest = store.manifest
         if manifest.get("made_by"):

@@ -6,6 +6,7 @@ import pytest
 from programs import SOURCE, write_program
 
 from nnfuzz.cli import main
+from nnfuzz.training.rules import read_input
 
 LOSS = 'def loss(model, batch): return -(batch["y"]'
 OPTIMIZER = "return torch.optim.SGD(model.parameters(), lr=1.0)"
@@ -91,3 +92,44 @@ def test_a_loss_that_is_nan_at_once_says_where(tmp_path, capsys):
     status, _, err = trained(tmp_path, changed("torch.log(torch", "torch.log(-torch"), capsys)
     assert "is nan already, at log" in err
     assert status == 3
+
+
+@pytest.mark.parametrize(
+    ("rules", "said"),
+    [
+        ('(-float("inf"), float("inf"))', "both must be finite numbers"),
+        ("(float('nan'), 3.0)", "both must be finite numbers"),
+        ('("0", "10")', "both must be finite numbers"),
+        ("dict(choices=[], role='data')", "a list of numbers, one at least"),
+        ("dict(choices=[0, float('nan')], role='data')", "a list of numbers, one at least"),
+        ("dict(choices=[0, 1], role='data')", "but its choices are 0, 1: name all values that the data has"),
+        ("dict(choices=[0, 1], low=0, high=1)", "both a range and choices"),
+        ("dict(fixed=True, role='noise')", "has fixed=True and the role 'noise'"),
+        ("(0.0, 1.0)", "widen the range"),
+    ],
+)
+def test_ranges_that_say_nothing_are_refused(tmp_path, capsys, rules, said):
+    source = changed('dict(low=0.0, high=10.0, role="data")', rules)
+    status, _, err = trained(tmp_path, source, capsys)
+    assert said in err
+    assert err.count("\n") == 1
+    assert status == 2
+
+
+def test_names_that_do_not_fit_are_told_by_what_the_file_calls_them(tmp_path, capsys):
+    status, _, err = trained(tmp_path, changed('"y": dict(kind="onehot", fixed=True)', '"z": (0.0, 1.0)'), capsys)
+    assert "but INPUTS names 'z': add it to the batch or take it out of INPUTS" in err
+    assert status == 2
+
+
+def test_the_role_of_a_label_is_the_same_as_fixed():
+    given = [read_input("y", "y", rules) for rules in ({"role": "label"}, {"fixed": True})]
+    assert given[0] == given[1]
+
+
+def test_a_run_of_training_cannot_be_resumed_and_says_what_to_do(tmp_path, capsys):
+    trained(tmp_path, changed("torch.log(torch.softmax(", "(torch.log_softmax("), capsys, "--seed", "4")
+    assert main(["resume", str(tmp_path / "run")]) == 2
+    err = capsys.readouterr().err
+    assert "is a run of nnfuzz train, and such a run cannot be resumed" in err
+    assert f"nnfuzz train {tmp_path / 'program.py'} --seed 5" in err

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from nnfuzz.errors import StoreError, UsageError
-from nnfuzz.store_files import disk, write_atomically
+from nnfuzz.store_files import disk, from_json, write_atomically
 from nnfuzz.training.finding import TrainingFinding
 from nnfuzz.training.plain import Natural
 
-MANIFEST = "run.json"
+MANIFEST, KIND = "run.json", "training"
 
 
 @dataclass(eq=False)
@@ -25,6 +25,7 @@ class TrainingRun:
     best; <= 0 is reached).
     steps:    training and scout steps made. seconds: wall time. arms: (way of searching, training steps, share of the
     way) each.
+    program:  its file, None where it was given in Python. seed: of weights and batches.
     stopped:  "interrupted", "failed" where the program raised, else "". notes: what else is worth knowing.
     """
 
@@ -35,6 +36,8 @@ class TrainingRun:
     steps: int = 0
     seconds: float = 0.0
     arms: list[tuple[str, int, float]] = field(default_factory=list)
+    program: str | None = None
+    seed: int = 0
     stopped: str = ""
     notes: list[str] = field(default_factory=list)
 
@@ -80,6 +83,20 @@ def free_folder(out: str | Path) -> Path:
     return folder
 
 
+def check_resumable(folder: str | Path) -> None:
+    """UsageError where a run of training lies, with what to do instead of going on with it."""
+    path = Path(folder) / MANIFEST
+    about = from_json(path) if path.is_file() else {}
+    if about.get("kind") != KIND:
+        return
+    seed = about.get("seed")
+    again = f"nnfuzz train {about.get('program') or 'FILE.py'} --seed {seed + 1 if isinstance(seed, int) else 1}"
+    raise UsageError(
+        f"{folder} is a run of nnfuzz train, and such a run cannot be resumed: search again from other weights and "
+        f"batches ({again}), or for longer with --max-time"
+    )
+
+
 def give_up(folder: Path) -> None:
     """A directory to which no run came is not left behind."""
     with suppress(OSError):
@@ -92,7 +109,9 @@ def save(run: TrainingRun, folder: Path) -> None:
         if not (folder / "findings" / finding.id).exists():
             finding.save(folder / "findings" / finding.id)
     about = {
-        "kind": "training",
+        "kind": KIND,
+        "program": run.program,
+        "seed": run.seed,
         "findings": [f.about() for f in run.findings],
         "flaky": run.flaky,
         "natural": str(run.natural),

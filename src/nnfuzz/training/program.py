@@ -5,56 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from nnfuzz.errors import UsageError
 from nnfuzz.training.guarded import building, feeding, losing, optimizing, taking
+from nnfuzz.training.rules import Input as Input
+from nnfuzz.training.rules import Role, read_input
 
 Batch = dict[str, Tensor]
-Role = Literal["data", "label", "noise"]
-
-_KNOWN = frozenset({"low", "high", "kind", "choices", "fixed", "role"})
-
-
-@dataclass(frozen=True)
-class Input:
-    """What may be done with one tensor of the batch.
-
-    role:      "data" is searched, "label" stays with its row, "noise" is drawn anew from the stream for every step.
-    low, high: inclusive range, None where there is none. choices: all legal values, where they are few.
-               Data with neither stays as it is drawn.
-    """
-
-    name: str
-    role: Role
-    low: float | None = None
-    high: float | None = None
-    choices: tuple[float, ...] = ()
-
-    @property
-    def ranged(self) -> bool:
-        """Whether it is said what is legal."""
-        return self.low is not None or bool(self.choices)
-
-    def constants(self) -> tuple[float, ...]:
-        """Legal values that a whole tensor may have: the choices, or zero and the ends of the range."""
-        if self.low is None or self.high is None:
-            return self.choices
-        return tuple(dict.fromkeys(([0.0] if self.low <= 0 <= self.high else []) + [self.low, self.high]))
-
-    def holds(self, value: Tensor) -> bool:
-        """Whether all of a tensor is legal."""
-        if self.low is not None and self.high is not None:
-            return bool(((value >= self.low) & (value <= self.high)).all())
-        return bool(torch.isin(value, torch.tensor(self.choices, dtype=value.dtype)).all()) if self.choices else False
-
-    def movable(self, value: Tensor, noise: bool = False) -> bool:
-        """Whether gradient steps may change it; noise, which has a range, only on request."""
-        searched = self.role == "data" or (noise and self.role == "noise")
-        return searched and self.low is not None and value.is_floating_point()
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,33 +76,5 @@ def make_program(
         raise UsageError(
             f"{word} is {inputs!r}, but must name the tensors of a batch: for example {{'x': dict(low=0, high=1)}}"
         )
-    about = {k: _input(f"{word}[{k!r}]", k, v) for k, v in inputs.items()}
+    about = {k: read_input(f"{word}[{k!r}]", k, v) for k, v in inputs.items()}
     return Program(building(build), losing(loss), feeding(batches), optimizing(optimizer), about, eval_loss, path)
-
-
-def _input(told: str, name: str, rules: Any) -> Input:
-    """``told``: what the user calls these rules."""
-    if isinstance(rules, tuple | list) and len(rules) == 2:
-        rules = {"low": rules[0], "high": rules[1]}
-    if not isinstance(rules, Mapping):
-        raise UsageError(f"{told} is {rules!r}, but must be a dict: write dict(low=0, high=1) or dict(fixed=True)")
-    if unknown := sorted(set(rules) - _KNOWN):
-        raise UsageError(
-            f"{told} has {', '.join(unknown)}, but only {', '.join(sorted(_KNOWN))} are known: correct the name"
-        )
-    low, high = rules.get("low"), rules.get("high")
-    if (low is None) != (high is None):
-        raise UsageError(f"{told} has only one of low and high, but a range needs both: give the other")
-    if low is not None and not low < high:
-        raise UsageError(f"{told} has low {low} and high {high}, but low must be below high: exchange them")
-    # A label may have a range; it still stays with its row. Discrete inputs have no gradient to follow.
-    role: Any = rules.get("role") or ("label" if rules.get("fixed") or low is None else "data")
-    if role not in ("data", "label", "noise"):
-        raise UsageError(f"{told} has the role {role!r}, but data, label and noise are known: choose one")
-    if rules.get("fixed") and role == "data":
-        role = "label"
-    choices = rules.get("choices", ())
-    if not isinstance(choices, list | tuple) or not all(isinstance(c, int | float) for c in choices):
-        raise UsageError(f"{told} has choices {choices!r}, but they are a list of numbers: write choices=[0, 1]")
-    low, high = (None if end is None else float(end) for end in (low, high))
-    return Input(name, role, low, high, tuple(map(float, choices)))

@@ -92,7 +92,7 @@ def run_program(
     if max_steps is None and max_seconds is None:
         raise UsageError("neither max_steps nor max_seconds is given, but the search needs an end: give one of them")
     folder = None if out is None else free_folder(out)
-    run = TrainingRun()
+    run = TrainingRun(program=None if program.path is None else str(program.path), seed=seed)
     try:
         with global_rng_kept():
             _search(program, run, folder, max_steps, max_seconds, seed, stop_on_first, report, progress, clock)

@@ -72,6 +72,13 @@ class Stream:
             value = batch[name]
             if value.is_floating_point() and not bool(torch.isfinite(value).all()):
                 raise UsageError(f"{name!r} of the first batch is not finite, but natural data must be: clean it first")
+            if about.choices and not about.holds(value):
+                odd = value[~torch.isin(value, torch.tensor(about.choices, dtype=value.dtype))][0]
+                raise UsageError(
+                    f"{name!r} holds {odd.item():g} in the first batch, but its choices are "
+                    f"{', '.join(f'{c:g}' for c in about.choices[:8])}{', …' if len(about.choices) > 8 else ''}: "
+                    "name all values that the data has"
+                )
             if about.low is None or about.high is None:
                 continue
             low, high = float(value.min()), float(value.max())
