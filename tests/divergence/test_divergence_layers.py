@@ -280,5 +280,6 @@ def test_a_layer_is_broken_where_all_behind_it_differs_too() -> None:
         return found.name if found is not None else None
 
     assert named(0.01, 0.02, 20.0, 0.9, 0.4) == "2"
-    assert named(0.01, 0.02, 8e30, 0.03, 0.04) is None  # what follows agrees: no pair
+    assert named(0.01, 0.02, 20.0, 0.03, 0.04) is None  # what follows agrees: no pair
+    assert named(0.01, 0.02, 8e30, 0.2, 0.9) == "4"  # A is zero at 2, which tells nothing
     assert named(0.1, 0.2, 0.4, 0.6) is None  # grows by and by

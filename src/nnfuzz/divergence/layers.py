@@ -28,6 +28,8 @@ APART = 8.0
 """And this many times more than rounding is another result."""
 BROKEN = 0.5
 """A relative difference that leaves little of a layer."""
+NOTHING = 1e6
+"""A relative difference that says that A's values are all zero: there is no size to compare with."""
 NOISE, MOST_NOISE = 64.0, 8e-3
 """Differences below so many units of eps, and at most so much, are rounding."""
 
@@ -172,9 +174,10 @@ def first_broken(layers: Sequence[Layer]) -> Layer | None:
     a copy that no longer computes this layer, on whatever input. What is computed from it must differ as well, else the
     two values were no pair (a copy may give the name of a ReLU to what it clips later)."""
     before = 0.0
-    for i, layer in enumerate(layers):
+    telling = [x for x in layers if x.usual < NOTHING]
+    for i, layer in enumerate(telling):
         if layer.usual >= BROKEN and layer.usual > JUMP * before and not layer.passive:
-            after = [x.usual for x in layers[i + 1 :] if not x.passive]
+            after = [x.usual for x in telling[i + 1 :] if not x.passive]
             return layer if min(after, default=layer.usual) >= BROKEN / JUMP else None
         before = max(before, layer.usual)
     return None
