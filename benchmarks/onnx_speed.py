@@ -1,11 +1,11 @@
 """ONNX models: a run's inputs/s over what ONNX Runtime alone does, by its own defaults and at its best batch size.
 
-    python benchmarks/onnx_speed.py [MODEL.onnx] [--dim x.2=48 --dim x.3=192] [--repeats 5] [--processor-time]
+    python benchmarks/onnx_speed.py [MODEL.onnx] [--dim x.2=48 --dim x.3=192] [--repeats 3] [--processor-time]
 
-Without MODEL: the direction classifier that comes with the package ``rapidocr-onnxruntime``. The bare session and the
-run take turns; each run's rate is divided by the mean of the two bare rates beside it, and the median of those shares
-is told. Twice: as a run is by default, where a graph in which gradients lead nowhere has a few turns of them first,
-and with ``--no-gradients``.
+Without MODEL: the direction classifier that comes with the package ``rapidocr-onnxruntime``. After every batch of the
+run the bare session works for as long as the batch took (at most a second), so the share does not depend on what else
+the machine does. The run's start and its first batch, which come once, are told apart. Twice: with gradients, and with
+``--no-gradients``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ from torch import Tensor
 
 import nnfuzz
 import nnfuzz.onnx
+from nnfuzz.findings.finding import Finding
 from nnfuzz.onnx.seeds import made_seeds
+from nnfuzz.report.base import SilentReporter
+from nnfuzz.stats import Stats
 
 Clock = Callable[[], float]
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -48,14 +51,17 @@ class Bare:
         self.session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
         self.arrays = {n: t.numpy() for n, t in seeds.items()}
         self.clock, self.seconds = clock, seconds
-        self.batch = max(SIZES, key=lambda count: self.rate(count))
+        self.batch = max(SIZES, key=self.rate)
 
-    def rate(self, count: int | None = None) -> float:
+    def feeds(self, count: int) -> dict[str, np.ndarray]:
+        return {n: np.ascontiguousarray(a[np.arange(count) % len(a)]) for n, a in self.arrays.items()}
+
+    def rate(self, count: int) -> float:
         """Rows/s at a batch size: the median of slices, so that one interruption does not count."""
-        count = count or self.batch
-        feeds = {n: np.ascontiguousarray(a[np.arange(count) % len(a)]) for n, a in self.arrays.items()}
+        feeds = self.feeds(count)
         self.session.run(None, feeds)
-        rates, until = [], self.clock() + self.seconds
+        until = self.clock() + self.seconds
+        rates: list[float] = []
         while self.clock() < until or len(rates) < 3:
             began, done = self.clock(), 0
             while done == 0 or self.clock() - began < 0.1:
@@ -64,14 +70,59 @@ class Bare:
             rates.append(done / (self.clock() - began))
         return statistics.median(rates)
 
+    def work(self, seconds: float) -> int:
+        """Rows that were run at the best batch size in so long a time, one call at least."""
+        feeds, done, until = self.feeds(self.batch), 0, self.clock() + seconds
+        while done == 0 or self.clock() < until:
+            self.session.run(None, feeds)
+            done += self.batch
+        return done
 
-def run_rate(path: Path, seeds: dict[str, Tensor], clock: Clock, inputs: int, gradients: bool) -> float:
-    """Inputs/s of one run, everything that it does counted but reading the model."""
+
+class Alternating(SilentReporter):
+    """Watches a run and lets the bare session work for as long after each batch: whatever else the machine does meets
+    both alike. The run's start (reading the graph, seeds, the first look) ends with its first batch.
+
+    Attributes:
+        took, beside: seconds of the run and of the session since then; the start itself took ``first_took``.
+    """
+
+    def __init__(self, bare: Bare, clock: Clock):
+        self.speed, self.clock = bare, clock
+        self.begun = self.went = clock()
+        self.first_took = self.took = self.beside = 0.0
+        self.inputs = self.first = self.rows = 0
+
+    def update(self, stats: Stats, findings: Sequence[Finding]) -> None:
+        now = self.clock()
+        if not self.first:
+            self.first_took, self.first = now - self.begun, stats.inputs
+        else:
+            self.took += now - self.went
+            self.inputs = stats.inputs - self.first
+            self.rows += self.speed.work(min(1.0, now - self.went))
+            self.beside += self.clock() - now
+        self.went = self.clock()
+
+    @property
+    def share(self) -> float:
+        """Inputs/s of the run over rows/s of the bare session."""
+        return (self.inputs / self.took) / (self.rows / self.beside)
+
+    @property
+    def whole(self) -> float:
+        """The same of the whole run, its start counted."""
+        return (self.inputs + self.first) / (self.first_took + self.took) / (self.rows / self.beside)
+
+
+def watched(
+    path: Path, seeds: dict[str, Tensor], bare: Bare, clock: Clock, inputs: int, gradients: bool
+) -> Alternating:
+    """One run of so many inputs."""
+    watch = Alternating(bare, clock)
     loaded = nnfuzz.onnx.load(path)
-    loaded.session()
-    began = clock()
-    run = nnfuzz.find_nans(loaded, seeds, max_inputs=inputs, max_seconds=None, gradients=gradients)
-    return run.stats.inputs / (clock() - began)
+    nnfuzz.find_nans(loaded, seeds, max_inputs=inputs, max_seconds=None, gradients=gradients, reporter=watch)
+    return watch
 
 
 def main(words: Sequence[str] | None = None) -> None:
@@ -79,7 +130,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("model", nargs="?", type=Path, default=None)
     parser.add_argument("--dim", action="append", default=[], metavar="NAME=N")
     parser.add_argument("--inputs", type=int, default=6000)
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--threads", type=int, default=None)
     parser.add_argument("--processor-time", action="store_true", help="for a machine that others use too")
     asked = parser.parse_args(words)
@@ -94,15 +145,16 @@ def main(words: Sequence[str] | None = None) -> None:
     bare = Bare(path, seeds, clock, seconds=1.0)
     print(f"{path.name}: ONNX Runtime alone is best with {bare.batch} rows, {torch.get_num_threads()} thread(s)")
     for gradients in (True, False):
-        shares, rates, before = [], [], bare.rate()
-        for _ in range(asked.repeats):
-            rates.append(run_rate(path, seeds, clock, asked.inputs, gradients))
-            after = bare.rate()
-            shares.append(rates[-1] / ((before + after) / 2))
-            before = after
+        runs = [watched(path, seeds, bare, clock, asked.inputs, gradients) for _ in range(asked.repeats)]
+        shares = [r.share for r in runs]
+        last = runs[-1]
+        which = "gradients on " if gradients else "gradients off"
         print(
-            f"  {'gradients on ' if gradients else 'gradients off'}: {statistics.median(rates):8.1f} inputs/s, "
-            f"share {statistics.median(shares):.2f} ({min(shares):.2f} to {max(shares):.2f}), bare {before:.1f} rows/s"
+            f"  {which}: share {statistics.median(shares):.2f} ({min(shares):.2f} to {max(shares):.2f}), "
+            f"with the start {statistics.median(r.whole for r in runs):.2f}; the last: {last.first} inputs in "
+            f"{last.first_took:.1f} s, then {last.inputs:,} at {last.inputs / last.took:.1f}/s beside "
+            f"{last.rows / last.beside:.1f} bare rows/s",
+            flush=True,
         )
 
 
