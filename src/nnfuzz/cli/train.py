@@ -70,6 +70,7 @@ def train(
         )
     if json:
         body = {"path": str(place), "seconds": run.seconds, "steps": run.steps, "flaky": run.flaky}
+        body["stopped"] = run.stopped
         typer.echo(json_.dumps(plain({"event": "end", **body, "findings": [f.about() for f in run.findings]})))
     else:
         typer.echo(run.summary())

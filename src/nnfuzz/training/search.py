@@ -208,7 +208,12 @@ def _pass_seconds(walk: Walk, stream: Stream) -> float:
 
 def _sound(program: Program, walk: Walk, stream: Stream) -> None:
     """The loss of the first natural batch must be a finite scalar: otherwise there is nothing to search for."""
-    value = program.loss(walk.model, dict(stream.first))
+    try:
+        value = program.loss(walk.model, dict(stream.first))
+    except ProgramFailed as error:
+        raise ModelFailure(
+            f"{error.what} {error.why} on the first natural batch: make one plain step work first"
+        ) from error
     if bad := symptom([value.detach()]):
         found = first_bad(program.loss, (walk.model, dict(stream.first)))
         raise ModelFailure(
