@@ -7,7 +7,8 @@ names (``x``, ``state.h``, ``pair.0``) and remembers how to put values back into
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +17,16 @@ from torch import Tensor
 
 from nnfuzz.errors import UsageError
 from nnfuzz.space import Batch
+
+
+@contextmanager
+def staying() -> Iterator[None]:
+    """A model that calls ``sys.exit`` raises instead: else it could end the search, and with a status that says
+    "nothing found"."""
+    try:
+        yield
+    except SystemExit as leave:
+        raise RuntimeError(f"the model called sys.exit({leave.code!r})") from leave
 
 
 @dataclass(frozen=True)
@@ -47,10 +58,8 @@ class CallForm:
 
     def call(self, model: Callable[..., Any], values: Mapping[str, Any]) -> Any:
         args, kwargs = self.bind(values)
-        try:
+        with staying():
             return model(*args, **kwargs)
-        except SystemExit as leave:  # else a model could end the search, and with a status that says "nothing found"
-            raise RuntimeError(f"the model called sys.exit({leave.code!r})") from leave
 
     def resolve(self, name: str | int, what: str) -> str:
         """The canonical name for a parameter name or an index; one sentence if there is none."""

@@ -35,3 +35,22 @@ def test_an_operator_that_neither_runtime_knows_is_named(
     assert told in said
     assert "neither does nnfuzz's interpreter" in said
     assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("lacking", ["inputs", "outputs"])
+def test_a_graph_in_which_nothing_can_be_searched_is_refused(
+    lacking: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    helper = onnx.helper
+    one = helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [1])
+    x = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1])
+    constant = helper.make_node("Constant", [], ["y"], value_floats=[1.0])
+    parts = (
+        ([constant], "g", [], [one])
+        if lacking == "inputs"
+        else ([helper.make_node("Relu", ["x"], ["y"])], "g", [x], [])
+    )
+    path = tmp_path / "m.onnx"
+    onnx.save(helper.make_model(helper.make_graph(*parts), opset_imports=[helper.make_opsetid("", 17)]), path)
+    assert main(["nan", str(path), "--input", "x=float32[1]:0..1"]) == 2
+    assert f"m.onnx has no {lacking}, so there is nothing to search" in capsys.readouterr().err

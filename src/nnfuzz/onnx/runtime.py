@@ -76,6 +76,9 @@ class OnnxModel(ForeignModel):
         self.inputs = tuple(spec_of(v) for v in self.proto.graph.input if v.name not in constants)
         self.outputs = tuple(spec_of(v) for v in self.proto.graph.output)
         check_inputs(self.inputs, self.name)
+        for what, there in (("inputs", self.inputs), ("outputs", self.outputs)):
+            if not there:
+                raise UsageError(f"{self.name} has no {what}, so there is nothing to search: give one that has")
         self.provider = provider_named(self.options.provider, ort.get_available_providers())
         self.flush_denormal = False
         self._sessions: dict[tuple[str, ...], Any] = {}

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from nnfuzz import gradient
 from nnfuzz.breed import Brood, Group
+from nnfuzz.callform import staying
 from nnfuzz.corpus import Bucket, Corpus
 from nnfuzz.errors import NnfuzzError
 from nnfuzz.gradient.climber import Climber, Turn
@@ -116,7 +117,8 @@ class TextClimber(Climber):
         goal = self._next(goals)
         self.taken[goal] = self.taken.get(goal, 0) + 1
         try:
-            pool = self._turn(goal, goals, rng)
+            with staying():
+                pool = self._turn(goal, goals, rng)
         except NnfuzzError:
             raise
         except Exception as error:  # a model that cannot be asked so is still mutated; the run says so

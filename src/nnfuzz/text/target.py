@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import torch
 
+from nnfuzz.callform import staying
 from nnfuzz.space import Batch
 from nnfuzz.targets.base import Target, Trace, Want
 from nnfuzz.text.codec import Codec, unpack
@@ -36,10 +37,11 @@ class TextTarget(Target):
         return self._run(prompts, replace(self.writing, apart=True, seed=self.writing.seed + 1), Want(layers=False))
 
     def _run(self, prompts: Prompts, writing: Writing, want: Want) -> Trace:
-        trace = _on_cpu(self.model.run(prompts, writing, states=want.layers))
-        if self.other is not None:
-            second = _on_cpu(self.other.run(prompts, writing, states=False))
-            trace.outputs |= {f"b.{n}": t for n, t in second.outputs.items()}
+        with staying():
+            trace = _on_cpu(self.model.run(prompts, writing, states=want.layers))
+            if self.other is not None:
+                second = _on_cpu(self.other.run(prompts, writing, states=False))
+                trace.outputs |= {f"b.{n}": t for n, t in second.outputs.items()}
         return trace
 
     @property

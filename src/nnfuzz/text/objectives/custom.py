@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
+from numbers import Real
 from typing import Any
+
+import numpy as np
+from torch import Tensor
 
 from nnfuzz.errors import UsageError
 from nnfuzz.text.models.base import LanguageModel
@@ -60,19 +65,27 @@ class Predicate(TextObjective):
         said: list[Any] = reading.texts if classes is None else classes.tolist()
         found, scores = reading.none(), []
         for row, (prompt, text) in enumerate(zip(reading.prompts, said, strict=True)):
-            answer = self._ask(prompt, text)
-            failed, score = answer if isinstance(answer, tuple) and len(answer) == 2 else (answer, float("nan"))
+            failed, score = self._ask(prompt, text)
             if failed:
                 found[row].append(Found(0, "predicate", f"{self.title} says so"))
-            scores.append(float(score))
+            scores.append(score)
         return Look(found, padded_scores(scores))
 
-    def _ask(self, prompt: str, said: Any) -> Any:
+    def _ask(self, prompt: str, said: Any) -> tuple[bool, float]:
+        """Whether it failed, and the score, NaN for none."""
         try:
-            return self.function(prompt, said)
-        except Exception as error:
+            answer = self.function(prompt, said)
+        except (Exception, SystemExit) as error:
             told = f"{type(error).__name__}: {error}"
             raise UsageError(f"the objective {self.title} raised {told} on the prompt {prompt[:40]!r}") from error
+        pair = answer if isinstance(answer, tuple) and len(answer) == 2 else (answer, math.nan)
+        failed, score = (v.item() if isinstance(v, Tensor | np.generic) and v.ndim == 0 else v for v in pair)
+        if not (isinstance(failed, bool) or failed in (0, 1)) or not isinstance(score, Real):
+            raise UsageError(
+                f"the objective {self.title} returned {str(answer)[:40]!r} on the prompt {prompt[:40]!r}, but True or "
+                "False, or (failed, score) with a number, is expected: correct what it returns"
+            )
+        return bool(failed), float(score)
 
     def searched(self) -> str:
         return f"what {self.title} calls a failure"
