@@ -214,6 +214,10 @@ class Fuzzer:
 
     # ------------------------------------------------------------------ small print
 
+    def ask_to_stop(self) -> None:
+        """The run ends after the batch in hand."""
+        self.stop_asked = True
+
     def run(self, batch: Batch, objective: Objective, most_crashes: int = MOST_CRASHES) -> Guarded:
         """The model on a batch, its time taken."""
         began = time.perf_counter()

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import platform
-import signal
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -29,6 +26,7 @@ from nnfuzz.fuzzer import Fuzzer, Limits, Parts
 from nnfuzz.gradient.steps import followable
 from nnfuzz.guard import seed_all
 from nnfuzz.inputs import build_space
+from nnfuzz.interrupt import stop_on_signal
 from nnfuzz.jobs import Job, make_job, with_copy
 from nnfuzz.keeper import Keeper
 from nnfuzz.mutators import MUTATORS, Bandit, Mutator
@@ -229,7 +227,7 @@ class Session:
                 store.append_plot(stats)
 
         limits = Limits(settings.max_inputs, settings.max_seconds, settings.stop_on_first)
-        with stop_on_signal(fuzzer):
+        with stop_on_signal(lambda: fuzzer.stop_asked, fuzzer.ask_to_stop):
             fuzzer.loop(limits, after_batch)
         fuzzer.commit([])
         findings = sorted(fuzzer.examiner.findings.values(), key=lambda f: f.id)
@@ -399,26 +397,6 @@ def subnormals_flushed(asked: bool) -> Iterator[None]:
     finally:
         if asked:
             torch.set_flush_denormal(before)
-
-
-@contextmanager
-def stop_on_signal(fuzzer: Fuzzer) -> Iterator[None]:
-    """Ctrl-C and SIGTERM end the run after the batch in hand; a second one ends it at once, without that batch."""
-
-    def ask(signum: int, frame: FrameType | None) -> None:
-        if fuzzer.stop_asked:
-            raise KeyboardInterrupt
-        fuzzer.stop_asked = True
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {s: signal.signal(s, ask) for s in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for s, handler in before.items():
-            signal.signal(s, handler)
 
 
 def resume_session(

@@ -22,6 +22,7 @@ from nnfuzz.findings.finding import Finding
 from nnfuzz.fingerprint import changes, fingerprint, said
 from nnfuzz.fuzzer import Fuzzer, Limits, Parts, hash_of
 from nnfuzz.guard import seed_all
+from nnfuzz.interrupt import stop_on_signal
 from nnfuzz.mutators import Bandit
 from nnfuzz.record import Record
 from nnfuzz.report.base import InputRow, Reporter, RunInfo, SilentReporter
@@ -29,7 +30,6 @@ from nnfuzz.report.words import near, plural, typed
 from nnfuzz.run import Run
 from nnfuzz.schedule import Schedule
 from nnfuzz.seeds import SeedGroup
-from nnfuzz.session import stop_on_signal
 from nnfuzz.space import rows, size
 from nnfuzz.speed import raw_rate
 from nnfuzz.stats import Stats
@@ -143,7 +143,7 @@ class TextSession:
         def after_batch() -> None:
             nonlocal saved_at
             if most is not None and target.spent - begun >= most:
-                fuzzer.stop_asked = True
+                fuzzer.ask_to_stop()
             self.reporter.update(stats, list(fuzzer.examiner.findings.values()))
             if stats.seconds - saved_at >= 5.0:
                 saved_at = stats.seconds
@@ -151,7 +151,7 @@ class TextSession:
                 store.append_plot(stats)
 
         limits = Limits(self.settings.max_inputs, self.settings.max_seconds, self.settings.stop_on_first)
-        with stop_on_signal(fuzzer):
+        with stop_on_signal(lambda: fuzzer.stop_asked, fuzzer.ask_to_stop):
             fuzzer.loop(limits, after_batch)
         if most is not None and stats.stopped == "interrupted" and target.spent - begun >= most:
             stats.stopped = "max-written"

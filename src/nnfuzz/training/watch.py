@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from types import FrameType
 from typing import TYPE_CHECKING
+
+from nnfuzz.interrupt import stop_on_signal
 
 if TYPE_CHECKING:
     from nnfuzz.training.portfolio import Portfolio
@@ -44,21 +43,9 @@ class Watch:
             return True
         return self.max_seconds is not None and self.seconds >= self.max_seconds
 
-    @contextmanager
-    def on_signals(self) -> Iterator[None]:
+    def on_signals(self) -> AbstractContextManager[None]:
         """Ctrl-C and SIGTERM end the search after the round in hand; a second one at once."""
+        return stop_on_signal(lambda: self.asked, self._ask)
 
-        def ask(signum: int, frame: FrameType | None) -> None:
-            if self.asked:
-                raise KeyboardInterrupt
-            self.asked = True
-
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        before = {s: signal.signal(s, ask) for s in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            for s, handler in before.items():
-                signal.signal(s, handler)
+    def _ask(self) -> None:
+        self.asked = True

@@ -1,0 +1,32 @@
+"""Ctrl-C and SIGTERM as a wish: what is in hand is brought to its end and saved."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+
+@contextmanager
+def stop_on_signal(asked: Callable[[], bool], ask: Callable[[], None]) -> Iterator[None]:
+    """The first signal calls ``ask``; one that comes when it was ``asked`` already raises ``KeyboardInterrupt``.
+
+    Only the main thread can be told of signals: elsewhere nothing changes.
+    """
+
+    def told(signum: int, frame: FrameType | None) -> None:
+        if asked():
+            raise KeyboardInterrupt
+        ask()
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {s: signal.signal(s, told) for s in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for s, handler in before.items():
+            signal.signal(s, handler)
