@@ -93,3 +93,10 @@ def test_choices_that_are_no_numbers_are_refused():
         find_nans_in_training(
             linear, masked_mean, batches_of(x=(4, 3)), optimizer=sgd, inputs={"m": {"choices": "ab", "role": "data"}}
         )
+
+
+def test_whole_numbers_stay_within_a_range_with_broken_ends():
+    value, about = torch.tensor([[1], [2]]), Input("x", "data", 0.5, 2.5)
+    made = list(forms(value, about, rowwise=True))
+    assert made
+    assert all(about.holds(form) for form in made)

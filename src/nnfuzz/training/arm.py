@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from nnfuzz.training.lens import Target
+from nnfuzz.training.lens import Lens, Target
 from nnfuzz.training.program import Batch
 from nnfuzz.training.scout import Scout
 from nnfuzz.training.stream import Stream
@@ -43,10 +43,10 @@ class Arm:
         """Share of the way to the edge, 0..1."""
         return 0.0 if self.target is None or self.near == float("inf") else self.target.covered(self.near)
 
-    def charge(self, looks: int, scout: Scout) -> None:
-        """Count traced looks of a scout as passes."""
+    def charge(self, looks: int, lens: Lens, rows: int) -> None:
+        """Count traced looks at so many rows as passes."""
         weights = sum(p.numel() for p in self.walk.parameters)
-        self.passes += looks * scout.lens.cost(weights, scout.rows, self.stream.rows)
+        self.passes += looks * lens.cost(weights, rows, self.stream.rows)
 
     def round(self) -> Hit | None:
         raise NotImplementedError

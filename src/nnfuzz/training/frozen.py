@@ -33,7 +33,7 @@ class Frozen(Arm):
         seeded(self.walk.seed * 31 + self.rounds)
         self.rounds += 1
         self.moves += DESCENT
-        self.charge(DESCENT, self.scout)
+        self.charge(DESCENT, self.scout.lens, self.scout.rows)
         self.scout.batch = self.stream.noisy(self.scout.batch, self.rounds)
         self.scout.descend(self.walk, DESCENT)
         distance, row = self.scout.nearest()

@@ -59,8 +59,7 @@ class InTurn(Arm):
         """Per target the distance of its nearest row, live in the batch."""
         rows = self.stream.rows
         read = self._lens.read(self.walk.model, batch, rows, self._targets)
-        weights = sum(p.numel() for p in self.walk.parameters)
-        self.passes += self._lens.cost(weights, rows, rows)
+        self.charge(1, self._lens, rows)
         least = {name: torch.nan_to_num(distance, nan=torch.inf).min() for name, distance in read.items()}
         if self.target is not None and self.target.name in least:
             self.near = min(self.near, float(least[self.target.name].detach()))

@@ -89,7 +89,7 @@ class Lookahead(Arm):
         look = seeded(self.walk.seed * 31 + self.rounds)
         v = self._scaled(self.scout.direction(self.walk, style.aim))
         distance, row = self.scout.nearest()
-        self.charge(style.descent + 1, self.scout)
+        self.charge(style.descent + 1, self.scout.lens, self.scout.rows)
         if self._lost(distance):
             return None
         if distance < self.near and self.covered > FAR and (hit := self._press()):
@@ -133,7 +133,7 @@ class Lookahead(Arm):
         self.scout.descend(self.walk, self.scout.period)
         look = seeded(self.walk.seed * 31 + self.rounds)
         self.scout.look(self.walk)
-        self.charge(self.scout.period + 1, self.scout)
+        self.charge(self.scout.period + 1, self.scout.lens, self.scout.rows)
         distance, _ = self.scout.nearest()
         natural = self.stream[0] | self._noise()
         hit = self.check_scouts(self.scout, natural, look) if distance < NEAR else None

@@ -79,8 +79,7 @@ class Mutated(Arm):
 
     def _distances(self, batch: Batch) -> Tensor:
         """Of every row to the nearest edge, as a share of where natural data lie; shape (rows,)."""
-        weights = sum(p.numel() for p in self.walk.parameters)
-        self.passes += self._lens.cost(weights, self._rows, self.stream.rows)
+        self.charge(1, self._lens, self._rows)
         with torch.no_grad():
             read = self._lens.read(self.walk.model, batch, self._rows, self._targets)
         shares = [read[t.name].detach() / t.start for t in self._targets if t.name in read]

@@ -27,6 +27,7 @@ class TrainingRun:
     way) each.
     program:  its file, None where it was given in Python. seed: of weights and batches.
     stopped:  "interrupted", "failed" where the program raised, else "". notes: what else is worth knowing.
+    saved:    whether it lies in a directory.
     """
 
     findings: list[TrainingFinding] = field(default_factory=list)
@@ -40,6 +41,7 @@ class TrainingRun:
     seed: int = 0
     stopped: str = ""
     notes: list[str] = field(default_factory=list)
+    saved: bool = False
 
     def summary(self) -> str:
         """A few lines for a terminal."""
@@ -49,7 +51,7 @@ class TrainingRun:
         else:
             lines = ["Nothing found" if self.steps else "Nothing tried"]
         if self.stopped == "interrupted":
-            lines[0] = f"Interrupted, saved. {lines[0]}"
+            lines[0] = f"Interrupted{', saved' * self.saved}. {lines[0]}"
         lines.append(f"{steps} in {self.seconds:.1f} s; {self.natural}")
         if not self.steps and not self.stopped:
             lines.append(
@@ -105,6 +107,7 @@ def give_up(folder: Path) -> None:
 
 def save(run: TrainingRun, folder: Path) -> None:
     """run.json, and each finding that is not there yet."""
+    run.saved = True
     for finding in run.findings:
         if not (folder / "findings" / finding.id).exists():
             finding.save(folder / "findings" / finding.id)

@@ -82,7 +82,7 @@ class Pump(Arm):
         seeded(self.walk.seed * 31 + self.rounds)
         self.scout.descend(self.walk, 5)
         self.scout.look(self.walk)
-        self.charge(6, self.scout)
+        self.charge(6, self.scout.lens, self.scout.rows)
         distance, row = self.scout.nearest()
         self.near = min(self.near, distance)
         if distance > NEAR:

@@ -23,7 +23,7 @@ def forms(value: Tensor, about: Input, rowwise: bool) -> Iterator[Tensor]:
     made = [value]
 
     def fresh(other: Tensor) -> bool:
-        if any(torch.equal(other, m) for m in made):
+        if not about.holds(other) or any(torch.equal(other, m) for m in made):  # 0.5 is no whole number
             return False
         made.append(other)
         return True
