@@ -364,7 +364,8 @@ def _told_which(side: str, target: TorchTarget) -> Iterator[None]:
     try:
         yield
     except ModelFailure as error:
-        raise ModelFailure(f"{side} ({target.name}) refuses the seeds: {error}") from error
+        why = str(error).removeprefix("the model fails on its own seeds: ")  # they need not be its own
+        raise ModelFailure(f"{side} ({target.name}) refuses the seeds: {why}") from error
 
 
 class RowsJob(Job):

@@ -55,8 +55,8 @@ def seeds(
             metavar="[NAME=]LO:HI",
             panel=LEGAL,
             callback=checked("--range", parse_range),
-            help="Of an ONNX model: values, inclusive: 0:1 for every input, x=0:255 for one, rate={8000,16000} for "
-            "choices.",
+            help="Of an ONNX model: values, inclusive: 0:1 for every input, x=0:255 for one, 'rate={8000,16000}' "
+            "(quoted) for choices.",
             default="by the element type, and by what the graph does with the input",
         ),
     ] = None,
