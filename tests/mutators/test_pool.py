@@ -43,3 +43,13 @@ def test_scalars_and_nothing() -> None:
     pool = NoisePool(0, numbers=64)
     assert take(pool, ()).shape == ()
     assert take(pool, (3, 0)).shape == (3, 0)
+
+
+def test_a_large_request_costs_no_larger_pool() -> None:
+    """An image of many pixels in a batch of many rows: memory stays the pool's own, the law stays the law."""
+    pool = NoisePool(0, numbers=1 << 12)
+    rows = take(pool, (64, 1 << 10))
+    assert rows.shape == (64, 1 << 10)
+    assert abs(float(rows.std()) - 1) < 0.05
+    assert len({tuple(r[:8].tolist()) for r in rows}) == 64, "every row has its own noise"
+    assert sum(t.numel() for t in pool._flat.values()) == 1 << 12

@@ -77,6 +77,12 @@ CASES: list[tuple[str, str, InputSpace, Where]] = [
         VECTOR,
         lambda b: b["x"].abs().amax(1) > 500 * b["x"].abs().sort(1).values[:, -2].clamp(min=1e-3),
     ),
+    (
+        "outlier",
+        "one element in each slice, at its far end",
+        SQUARE,
+        lambda b: (b["x"].abs()[..., 2] > 50 * b["x"].abs()[..., :2].amax(-1).clamp(min=1e-3)).all(1),
+    ),
     ("levels", "whole numbers", VECTOR, lambda b: rows(b["x"] == b["x"].round())),
     ("levels", "two levels", VECTOR, lambda b: rows(b["x"].abs() == 1000) | rows(b["x"] == b["x"][:, :1])),
     ("ties", "two equal maxima", VECTOR, lambda b: (b["x"] == b["x"].amax(1, keepdim=True)).sum(1) > 1),

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from nnfuzz.mutators.base import Context
+from nnfuzz.mutators.pool import POOL_NUMBERS
 from nnfuzz.mutators.ranges import largest, largest_finite, signs, smallest_positive, specials
 from nnfuzz.space import InputSpec
 
@@ -18,8 +19,16 @@ processors compute with them up to a hundred times slower (measured: a small Res
 SUBNORMAL_GROUPS = 1 / 64
 """The share of groups in which a large input may become subnormal all over. Single elements always may."""
 
+BLOCK = 512
+"""Rows that share a strength or a density: the large groups of large batches would else have one for thousands."""
+
 PRODUCTS = 2.0**27
 """Smallest normal number × this: times the weights of a network, it is still a normal number."""
+
+
+def blocks(x: Tensor) -> tuple[Tensor, ...]:
+    """The rows of ``x`` in views small enough for the pool to serve each without copying."""
+    return x.split(max(1, min(BLOCK, POOL_NUMBERS // 2 // max(1, math.prod(x.shape[1:])))))
 
 
 def column(values: Tensor, x: Tensor) -> Tensor:

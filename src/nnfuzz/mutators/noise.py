@@ -7,7 +7,7 @@ import math
 import torch
 
 from nnfuzz.mutators.base import Context, Mutator, register
-from nnfuzz.mutators.draw import blend, bottom, density, group_density, log_uniform, weight
+from nnfuzz.mutators.draw import blend, blocks, bottom, density, group_density, log_uniform, weight
 from nnfuzz.mutators.ranges import (
     largest,
     largest_finite,
@@ -18,9 +18,6 @@ from nnfuzz.mutators.ranges import (
     step,
 )
 from nnfuzz.space import Batch, InputSpace, InputSpec
-
-BLOCK = 512
-"""Rows that share a strength or a density: the large groups of large batches would else have one for thousands."""
 
 
 @register
@@ -36,7 +33,7 @@ class Noise(Mutator):
 
     def mutate(self, batch: Batch, specs: list[InputSpec], ctx: Context) -> None:
         for spec in specs:
-            for x in batch[spec.name].split(BLOCK):
+            for x in blocks(batch[spec.name]):
                 noise = ctx.pool.normal(tuple(x.shape), x.dtype, ctx.rng)
                 strength = ctx.log_uniform(0.005, 0.5)
                 unit = reach_number(spec)
@@ -63,7 +60,7 @@ class SparseNoise(Mutator):
 
     def mutate(self, batch: Batch, specs: list[InputSpec], ctx: Context) -> None:
         for spec in specs:
-            for x in batch[spec.name].split(BLOCK):
+            for x in blocks(batch[spec.name]):
                 noise = ctx.pool.sparse(tuple(x.shape), x.dtype, ctx.rng, group_density(ctx, x))
                 x.addcmul_(noise, step(spec, x, log_uniform(ctx, x, 0.02, 1.0)))
 
@@ -84,7 +81,7 @@ class SignNoise(Mutator):
 
     def mutate(self, batch: Batch, specs: list[InputSpec], ctx: Context) -> None:
         for spec in specs:
-            for x in batch[spec.name].split(BLOCK):
+            for x in blocks(batch[spec.name]):
                 signs_of = ctx.pool.signs(tuple(x.shape), x.dtype, ctx.rng, group_density(ctx, x))
                 x.addcmul_(signs_of, step(spec, x, log_uniform(ctx, x, 0.01, 1.0)))
 

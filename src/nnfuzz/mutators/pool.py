@@ -16,7 +16,6 @@ from torch import Tensor
 POOL_NUMBERS = 1 << 21
 """2 Mi numbers (8 MiB): larger than a core's cache, so that two slices rarely overlap within a batch."""
 
-
 SPARSEST = 6
 """Densities come as 1, 1/2, … 1/64: one pool each, so that a sparse step costs one pass over the batch."""
 
@@ -34,14 +33,14 @@ class NoisePool:
     Args:
         seed: the pool's content depends on nothing else.
         device: where the batches live.
-        numbers: the least size. A request for more than half of it is served from a pool of at least twice the
-            request, so that offsets still vary; which pool serves a request depends on its size alone, never on
-            earlier requests: a resumed run sees the same numbers.
+        numbers: the size, whatever is asked of it: memory and the time of drawing do not grow with the inputs. A
+            request for more than half of it is put together from slices. What a request gets never depends on
+            earlier ones: a resumed run sees the same numbers.
     """
 
     def __init__(self, seed: int, device: torch.device | str = "cpu", numbers: int = POOL_NUMBERS):
         self.seed, self.device, self.numbers = seed, torch.device(device), numbers
-        self._flat: dict[tuple[int, str, torch.dtype], Tensor] = {}
+        self._flat: dict[tuple[str, torch.dtype], Tensor] = {}
 
     def normal(self, shape: tuple[int, ...], dtype: torch.dtype, rng: np.random.Generator) -> Tensor:
         """A **read-only** view of standard normal numbers of the given shape and floating dtype."""
@@ -60,32 +59,34 @@ class NoisePool:
         return self._view(f"signs {_rung(density)}", shape, dtype, rng)
 
     def _view(self, law: str, shape: tuple[int, ...], dtype: torch.dtype, rng: np.random.Generator) -> Tensor:
-        need = math.prod(shape)
-        length = self.numbers
-        while 2 * need > length:
-            length *= 2
-        flat = self._numbers(length, law, dtype)
-        start = int(rng.integers(0, length - need + 1))
-        return flat[start : start + need].view(shape)
+        flat, need, most = self._numbers(law, dtype), math.prod(shape), self.numbers // 2
+        if need <= most:
+            return self._slice(flat, need, rng).view(shape)
+        whole = flat.new_empty(need)
+        for start in range(0, need, most):
+            part = whole[start : start + most]
+            part.copy_(self._slice(flat, len(part), rng))
+        return whole.view(shape)
 
-    def _numbers(self, length: int, law: str, dtype: torch.dtype) -> Tensor:
-        key = (length, law, dtype)
+    def _slice(self, flat: Tensor, need: int, rng: np.random.Generator) -> Tensor:
+        start = int(rng.integers(0, self.numbers - need + 1))
+        return flat[start : start + need]
+
+    def _numbers(self, law: str, dtype: torch.dtype) -> Tensor:
+        key = (law, dtype)
         if key not in self._flat:
-            self._flat[key] = self._draw(length, law) if dtype == torch.float32 else self._flat_as(length, law, dtype)
+            self._flat[key] = self._draw(law) if dtype == torch.float32 else self._numbers(law, torch.float32).to(dtype)
         return self._flat[key]
 
-    def _flat_as(self, length: int, law: str, dtype: torch.dtype) -> Tensor:
-        return self._numbers(length, law, torch.float32).to(dtype)
-
-    def _draw(self, length: int, law: str) -> Tensor:
+    def _draw(self, law: str) -> Tensor:
         generator = torch.Generator().manual_seed(self.seed)
         if law == "uniform":
-            return torch.rand(length, generator=generator).to(self.device)
+            return torch.rand(self.numbers, generator=generator).to(self.device)
         if law == "normal":
-            return torch.randn(length, generator=generator).to(self.device)
+            return torch.randn(self.numbers, generator=generator).to(self.device)
         kind, _, rung = law.partition(" ")
-        normal = self._numbers(length, "normal", torch.float32)
-        chosen = torch.rand(length, generator=generator).to(self.device) < 2.0 ** -int(rung)
+        normal = self._numbers("normal", torch.float32)
+        chosen = torch.rand(self.numbers, generator=generator).to(self.device) < 2.0 ** -int(rung)
         return torch.where(chosen, normal.sign() if kind == "signs" else normal, 0)
 
 

@@ -86,7 +86,8 @@ class Outlier(Mutator):
             axes = long_axes(x)
             if axes and len(axes) > 1 and ctx.rng.random() < 0.5:
                 axis = axes[int(ctx.rng.integers(len(axes)))]
-                place = torch.randint(x.shape[axis], x.shape, generator=ctx.generator, device=x.device).amin(axis, True)
+                slices = [1 if a == axis else n for a, n in enumerate(x.shape)]
+                place = torch.randint(x.shape[axis], slices, generator=ctx.generator, device=x.device)
                 where = place == along(positions(x, axis), x, axis)
             else:
                 where = one_element(ctx, x, 0)
