@@ -28,7 +28,8 @@ PRODUCTS = 2.0**27
 
 def blocks(x: Tensor) -> tuple[Tensor, ...]:
     """The rows of ``x`` in views small enough for the pool to serve each without copying."""
-    return x.split(max(1, min(BLOCK, POOL_NUMBERS // 2 // max(1, math.prod(x.shape[1:])))))
+    parts: tuple[Tensor, ...] = x.split(max(1, min(BLOCK, POOL_NUMBERS // 2 // max(1, math.prod(x.shape[1:])))))
+    return parts
 
 
 def column(values: Tensor, x: Tensor) -> Tensor:
