@@ -123,6 +123,20 @@ def test_batch_norm_in_training_is_left_as_it_was() -> None:
     assert model.training
 
 
+@pytest.mark.parametrize("model, unit", [(lambda x: x + torch.randn_like(x), "sample"), (mean_loss, "batch")])
+def test_noise_is_no_dependence(model: Any, unit: str) -> None:
+    """A model that draws random numbers answers a row differently alone and together, and as differently together."""
+
+    def noisy(x: Tensor) -> Tensor:
+        return model(x) * torch.rand(())
+
+    seeds = read_seeds(torch.rand(6, 3), noisy)
+    plan = decide(plain_call(noisy, seeds.form), seeds)
+    assert plan.unit == unit
+    if unit == "sample":
+        assert "two calls differ" in plan.why
+
+
 def test_the_user_may_decide() -> None:
     seeds = read_seeds(torch.rand(6, 3), mean_loss)
     call = plain_call(nn.Linear(3, 2), CallForm.of(nn.Linear(3, 2), torch.rand(6, 3)))

@@ -51,8 +51,9 @@ def _by_running(call: Call, seeds: Seeds) -> Plan:
     probe = _probe_rows(seeds.groups[0].batch)
     together, error = _attempt(call, probe)
     singles = [_attempt(call, rows(probe, slice(i, i + 1)))[0] for i in range(min(3, size(probe)))]
-    if together is not None and all(s is not None for s in singles) and _independent(together, singles, size(probe)):
-        return Plan("sample", "rows", seeds, "each row's result is the same alone and together")
+    if together is not None and all(s is not None for s in singles):
+        if why := _why_independent(call, probe, together, singles):
+            return Plan("sample", "rows", seeds, why)
     if together is not None:
         why = (
             "the model cannot run one row alone"
@@ -65,8 +66,8 @@ def _by_running(call: Call, seeds: Seeds) -> Plan:
         rest = rows(probe, fine)
         together, _ = _attempt(call, rest)
         alone = [_attempt(call, rows(rest, slice(i, i + 1)))[0] for i in range(min(3, len(fine)))]
-        if together is not None and _independent(together, alone, len(fine)):
-            return Plan("sample", "rows", seeds, "each row's result is the same alone and together")
+        if together is not None and (why := _why_independent(call, rest, together, alone)):
+            return Plan("sample", "rows", seeds, why)
     if singles and singles[0] is not None:
         return _whole(call, as_whole(seeds, 1), "the model takes one row at a time")
     bare = Seeds(seeds.form, seeds.groups, False, seeds.notes)
@@ -92,16 +93,21 @@ def seeds_failure(error: Exception) -> NnfuzzError:
     return ModelFailure(f"the model fails on its own seeds: {told(error)}{hint}")
 
 
-def _independent(together: Named, singles: list[Named | None], count: int) -> bool:
-    if not together or any(t.dim() == 0 or t.shape[0] != count for t in together.values()):
-        return False
-    for i, single in enumerate(singles):
-        assert single is not None
-        if any(t.dim() == 0 or t.shape[0] != 1 for t in single.values()):
-            return False
-        if not agree({n: t[i : i + 1] for n, t in together.items()}, single):
-            return False
-    return True
+def _why_independent(call: Call, batch: Batch, together: Named, singles: list[Named | None]) -> str:
+    """Why rows count as independent; "" where they depend on one another."""
+    alone = [s for s in singles if s is not None]
+    if not _a_result_each(together, size(batch)) or not all(_a_result_each(s, 1) for s in alone):
+        return ""
+    if all(agree({n: t[i : i + 1] for n, t in together.items()}, s) for i, s in enumerate(alone)):
+        return "each row's result is the same alone and together"
+    again, _ = _attempt(call, batch)
+    if again is not None and not agree(together, again):
+        return "each row has a result of its own (two calls differ, so values cannot tell)"
+    return ""
+
+
+def _a_result_each(outputs: Named, count: int) -> bool:
+    return bool(outputs) and all(t.dim() > 0 and t.shape[0] == count for t in outputs.values())
 
 
 def _probe_rows(batch: Batch) -> Batch:
