@@ -51,9 +51,9 @@ def _by_running(call: Call, seeds: Seeds) -> Plan:
     probe = _probe_rows(seeds.groups[0].batch)
     together, error = _attempt(call, probe)
     singles = [_attempt(call, rows(probe, slice(i, i + 1)))[0] for i in range(min(3, size(probe)))]
-    if together is not None and all(s is not None for s in singles):
-        if why := _why_independent(call, probe, together, singles):
-            return Plan("sample", "rows", seeds, why)
+    ran = together is not None and all(s is not None for s in singles)
+    if together is not None and ran and (why := _why_independent(call, probe, together, singles)):
+        return Plan("sample", "rows", seeds, why)
     if together is not None:
         why = (
             "the model cannot run one row alone"
