@@ -123,7 +123,7 @@ def test_batch_norm_in_training_is_left_as_it_was() -> None:
     assert model.training
 
 
-@pytest.mark.parametrize("model, unit", [(lambda x: x + torch.randn_like(x), "sample"), (mean_loss, "batch")])
+@pytest.mark.parametrize(("model", "unit"), [(lambda x: x + torch.randn_like(x), "sample"), (mean_loss, "batch")])
 def test_noise_is_no_dependence(model: Any, unit: str) -> None:
     """A model that draws random numbers answers a row differently alone and together, and as differently together."""
 
