@@ -85,7 +85,8 @@ def main() -> None:
             print(f"  {run.least.line()}; {own} of them as they are (8/255 is {EPS:.4f} in this unit)")
         for finding in run.findings[:5]:
             print(f"  {finding.headline()}: {finding.cause}")
-            print(f"    begins at {finding.details.get('begins at')}")
+            if "begins at" in finding.details:  # looked for in the first of many findings only
+                print(f"    begins at {finding.details['begins at']}")
         if given.blame and run.findings:
             for line in nnfuzz.sensitivity(place, seconds=given.blame).lines():
                 print(f"  {line}")

@@ -46,7 +46,10 @@ def _told(finding: TrainingFinding) -> list[str]:
     step, args = failing_step(finding.program, seen)
     trial = _Trial(finding)
     case = Case(step, args, backward=seen.failure.phase == "backward", plain=trial.plain, walk=trial.walk)
-    bad = case.bad()
+    try:
+        bad = case.bad()
+    except Exception:  # a gradient that raises, behind a loss that does not
+        return [*lines, "", *finding.cause.splitlines()]
     if bad is None:
         return [*lines, "", "trained again, it fails, but no operation goes from finite numbers to others"]
     lines += ["", *told_operation(bad, "module"), "", *told_remedies(advise(case, bad), code=True)]
@@ -84,9 +87,7 @@ class _Trial:
         program = finding.program.with_loss(patched(finding.program.loss, repairs))
         seen = retrace(program, finding.build_seed, finding.initial_state, finding.walk, finding.mode, tries=0)
         if seen is not None:
-            where = "loss" if seen.failure.phase == "forward" else "gradient"
-            said = f"the saved walk still gives {seen.failure.symptom} in the {where} at step {len(seen.steps) - 1}"
-            return Check("walk", False, said)
+            return Check("walk", False, f"on the saved walk still {seen.failure} at step {len(seen.steps) - 1}")
         steps = f"all {length} steps" if length > 1 else "the one step"
         return Check("walk", True, f"{steps} of the saved walk give finite losses and gradients")
 

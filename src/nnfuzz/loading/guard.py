@@ -42,10 +42,11 @@ def told(error: BaseException) -> str:
     if len(text) > _LONGEST:
         text = text[: _LONGEST - 1] + "…"
     kind = type(error).__name__
-    return (f"{kind}: {text}" if text else kind) + _where(error)
+    return (f"{kind}: {text}" if text else kind) + where(error)
 
 
-def _where(error: BaseException) -> str:
+def where(error: BaseException) -> str:
+    """`` (model.py:3: x = 1 / 0)``: the user's last line that an error came by, "" if it met none."""
     if isinstance(error, SyntaxError) and error.filename:
         return f" ({Path(error.filename).name}:{error.lineno})"
     frames = [f for f in traceback.extract_tb(error.__traceback__) if _is_users(f.filename)]

@@ -16,7 +16,7 @@ from nnfuzz.training.guarded import ProgramFailed
 from nnfuzz.training.naming import named
 from nnfuzz.training.replay import Retraced, retrace, shorten
 from nnfuzz.training.saved import load_training_finding, threads_of
-from nnfuzz.training.walk import global_rng_kept
+from nnfuzz.training.walk import EXCEPTION, Failure, global_rng_kept
 
 
 def repro(place: str | Path, program: Any = None) -> ReproResult:
@@ -27,12 +27,12 @@ def repro(place: str | Path, program: Any = None) -> ReproResult:
     finding = load_training_finding(place, program)
     with as_found(place):
         seen = seen_again(finding, tries=0)
-    recorded = f"recorded: {_said(finding.symptom, finding.phase, finding.step)}"
+    recorded = f"recorded: {Failure(finding.phase, finding.symptom)} at step {finding.step} (steps count from 0)"
     if seen is None:
         return ReproResult(False, "", [recorded, "seen now: it does not fail"])
     failure, step = seen.failure, len(seen.steps) - 1
     same = (failure.symptom, failure.phase, step) == (finding.symptom, finding.phase, finding.step)
-    return ReproResult(same, failure.symptom, [recorded, f"seen now: {_said(failure.symptom, failure.phase, step)}"])
+    return ReproResult(same, failure.symptom, [recorded, f"seen now: {failure} at step {step} (steps count from 0)"])
 
 
 def shrink(place: str | Path, program: Any = None, max_inputs: int = 20_000) -> TrainingFinding:
@@ -67,16 +67,23 @@ def seen_again(finding: TrainingFinding, steps: Any = None, tries: int | None = 
     more = {} if tries is None else {"tries": tries}
     try:
         with global_rng_kept():
-            return retrace(
+            seen = retrace(
                 finding.program, finding.build_seed, finding.initial_state, steps or finding.walk, finding.mode, **more
             )
     except (ProgramFailed, RuntimeError, KeyError) as error:
         first = (str(error).splitlines() or [""])[0]
         what = f"{error.what} {error.why}" if isinstance(error, ProgramFailed) else f"{type(error).__name__}: {first}"
-        raise UsageError(
-            f"{finding.id} cannot be trained with this program ({what}): "
-            "its model or batches have changed since it was found"
-        ) from error
+        raise _changed(finding, what) from error
+    if seen is not None and seen.failure.raised and finding.symptom != EXCEPTION:
+        raise _changed(finding, f"loss(model, batch) {seen.failure.raised}")
+    return seen
+
+
+def _changed(finding: TrainingFinding, what: str) -> UsageError:
+    return UsageError(
+        f"{finding.id} cannot be trained with this program ({what}): "
+        "its model or batches have changed since it was found"
+    )
 
 
 @contextmanager
@@ -88,11 +95,6 @@ def as_found(place: str | Path) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def _said(symptom: str, phase: str, step: int) -> str:
-    where = "loss" if phase == "forward" else "gradient"
-    return f"{symptom} in the {where} at step {step} (steps count from 0)"
 
 
 def _place(site: Any) -> Any:

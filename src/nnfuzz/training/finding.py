@@ -18,7 +18,7 @@ from nnfuzz.store_files import disk, from_json, replace_directory, write_atomica
 from nnfuzz.store_tensors import write_tensors
 from nnfuzz.training.program import Batch, Program
 from nnfuzz.training.repro import readme, script
-from nnfuzz.training.walk import Mode, Step
+from nnfuzz.training.walk import Failure, Mode, Phase, Step
 
 
 @dataclass(eq=False)
@@ -26,11 +26,11 @@ class TrainingFinding:
     """One failure of a training program.
 
     id:            "T0001", in order of discovery.
-    phase:         "forward" (the loss is not finite) or "backward" (only gradients are not).
-    symptom:       "nan", "+inf" or "-inf", of the loss, else of the gradients.
+    phase:         "forward" (the loss is not finite, or raises) or "backward" (only gradients are not, or do).
+    symptom:       "nan", "+inf" or "-inf", of the loss, else of the gradients; "exception".
     mode:          "train", or "eval" where the loss fails with dropout off.
     site:          first bad operation, None if it could not be found.
-    cause:         that operation in words, with its operands and the chain back to the inputs.
+    cause:         that operation in words, with its operands and the chain back to the inputs; first the exception.
     step:          index of the failing batch in `batches`: the number of training steps before it.
     batches:       what the model is trained on, then the failing batch last. All within the ranges.
     seeds:         of torch's global generator, set before each step's loss (dropout).
@@ -44,7 +44,7 @@ class TrainingFinding:
     """
 
     id: str
-    phase: str
+    phase: Phase
     symptom: str
     mode: Mode
     site: Site | None
@@ -80,7 +80,7 @@ class TrainingFinding:
         """One line: what, where, after how many steps."""
         where = "" if self.site is None else f" at {self.site}"
         steps = "at once" if self.step == 0 else f"after {self.step} training step{'s' * (self.step != 1)}"
-        return f"{self.id} {self.symptom} in the {'loss' if self.phase == 'forward' else 'gradient'}{where}, {steps}"
+        return f"{self.id} {Failure(self.phase, self.symptom)}{where}, {steps}"
 
     def about(self) -> dict[str, Any]:
         """What finding.json holds."""

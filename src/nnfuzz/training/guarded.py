@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from nnfuzz.errors import ModelFailure, NnfuzzError, Unsupported, UsageError
-from nnfuzz.loading.guard import told
+from nnfuzz.loading.guard import told, where
 
 Batch = dict[str, Tensor]
 _CALLS = {"build": ("seed",), "loss": ("model", "batch"), "batches": ("seed",), "optimizer": ("model",)}
@@ -23,13 +23,14 @@ _END = object()
 class ProgramFailed(ModelFailure):
     """The program raised, or left by ``sys.exit``.
 
-    what: which of its functions. why: the exception, with file and line. batch: what its loss was given, if it was
-    the loss.
+    what: which of its functions. why: the exception, with file and line. kind: its type and the place alone, the same
+    for every message. batch: what its loss was given, if it was the loss.
     """
 
     def __init__(self, what: str, error: BaseException, batch: Batch | None = None) -> None:
         leaves = "ends the process by sys.exit" if isinstance(error, SystemExit) else "raises"
         self.what, self.why, self.batch = what, f"{leaves} ({told(error)})", batch
+        self.kind = type(error).__name__ + where(error)
         super().__init__(f"{what} {self.why}: make one plain step work first")
 
 

@@ -52,7 +52,7 @@ class Mutated(Arm):
         super().__init__(walk, stream, None)
         self._lens = lens
         self._g = torch.Generator().manual_seed(walk.seed)
-        self._rows = min(ROWS, stream.rows)
+        self._rows = stream.few(ROWS)
         self._watched = stream.take(stream.first, torch.arange(self._rows))
         self._targets = list(lens.targets.values()) if guided else []
         self.share = float("inf")

@@ -18,6 +18,7 @@ import torch
 
 from nnfuzz.training.arm import Arm, Hit
 from nnfuzz.training.frozen import Frozen
+from nnfuzz.training.guarded import ProgramFailed
 from nnfuzz.training.in_turn import InTurn
 from nnfuzz.training.lens import Lens, Target
 from nnfuzz.training.lookahead import Lookahead, Style
@@ -74,6 +75,7 @@ class Portfolio:
     pass_seconds: float | None = None
     natural: Natural = field(default_factory=Natural)
     done: set[str] = field(default_factory=set)
+    raised: set[str] = field(default_factory=set)
     arms: list[Arm] = field(default_factory=list)
 
     @property
@@ -169,7 +171,7 @@ class Portfolio:
     def _run(self, arm: Arm, slice_: float) -> Generator[Hit, None, None]:
         start = arm.passes
         while arm.passes - start < slice_ and not self._over(arm) and not self.stop():
-            if hit := arm.round():
+            if hit := self._round(arm):
                 known = len(self.done)
                 if not self._known(hit):
                     yield hit
@@ -178,11 +180,26 @@ class Portfolio:
                 else:
                     arm.dismiss(hit)
 
+    def _round(self, arm: Arm) -> Hit | None:
+        """Where the loss raises while an arm only looks, a whole batch of what it looked at may raise in training."""
+        try:
+            return arm.round()
+        except ProgramFailed as error:
+            if error.batch is None:
+                raise
+            arm.finished = True
+            return arm.check(self.stream.whole_of(error.batch))
+
     def _known(self, hit: Hit) -> bool:
         """Whether operations that were reported already explain a failure, and no other one does.
 
-        A near failure hides a farther one behind it: replaying it every time would cost more than the search.
+        A near failure hides a farther one behind it: replaying it every time would cost more than the search. An
+        exception is known by its type and place.
         """
+        if hit.failure.raised:
+            known = hit.failure.kind in self.raised
+            self.raised.add(hit.failure.kind)
+            return known
         done = [t for t in self.lens.targets.values() if t.name in self.done]
         if not done:
             return False

@@ -85,7 +85,7 @@ def _would(walk: Walk, step: Step, mode: Mode) -> Failure | None:
 def shorten(
     program: Program, seed: int, state: State, steps: list[Step], failure: Failure, budget: float
 ) -> list[Step]:
-    """The fewest steps found that still fail in the same phase. Every answer was itself run.
+    """The fewest steps found that still fail alike. Every answer was itself run.
 
     Runs of steps are left out, halves before quarters, and so on to single ones. budget: passes to spend on it (a
     number and not seconds, so that the same search gives the same answer).
@@ -98,7 +98,7 @@ def shorten(
             kept = steps[:i] + steps[min(i + width, len(steps) - 1) :]
             seen = retrace(program, seed, state, kept, failure.mode)
             made += len(kept) if seen is None else seen.made
-            if seen is not None and seen.failure.phase == failure.phase:
+            if seen is not None and seen.failure.is_like(failure):
                 steps = seen.steps
             else:
                 i += width

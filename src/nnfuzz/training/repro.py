@@ -15,6 +15,7 @@ Exit status: 1 if it fails as recorded, 0 if not, 2 if it cannot be run.  Usage:
 
 import importlib.util
 import sys
+import traceback
 from pathlib import Path
 
 import torch
@@ -51,6 +52,22 @@ def symptom(tensors):
     return ""
 
 
+def seen_on(p, model, batch):
+    """(loss, phase, symptom): "" if all is finite; gradients are left in the model."""
+    phase, loss = "forward", None
+    try:
+        loss = p.loss(model, batch)
+        seen = symptom([loss.detach()])
+        if seen or not model.training:
+            return loss, phase, seen
+        phase = "backward"
+        loss.backward()
+        return loss, phase, symptom([q.grad for q in model.parameters() if q.grad is not None])
+    except (Exception, SystemExit):
+        traceback.print_exc()
+        return loss, phase, "exception"
+
+
 def main():
     path = sys.argv[1] if len(sys.argv) > 1 else PROGRAM
     if path is None or not Path(path).is_file():
@@ -67,12 +84,9 @@ def main():
         model.train(not (last and MODE == "eval"))
         torch.manual_seed(seed)
         optimizer.zero_grad()
-        loss = p.loss(model, batch)
-        phase, seen = "forward", symptom([loss.detach()])
-        if not seen and model.training:
-            loss.backward()
-            phase, seen = "backward", symptom([q.grad for q in model.parameters() if q.grad is not None])
-        print(f"step {{i}}: loss {{float(loss.detach()):.6g}}" + (f", {{seen}} {{phase}}" if seen else ""))
+        loss, phase, seen = seen_on(p, model, batch)
+        told = "" if loss is None else f": loss {{float(loss.detach()):.6g}}"
+        print(f"step {{i}}{{told}}" + (f", {{seen}} {{phase}}" if seen else ""))
         if last or seen:
             reproduced = last and (phase, seen) == (PHASE, SYMPTOM)
             print("reproduced" if reproduced else "NOT reproduced")
@@ -98,8 +112,7 @@ Run it again with plain torch:
     python repro.py
 
 `initial_state.safetensors`: weights before the first step. `batches.safetensors`: tensors named `step.name`; one that
-is
-the same as in the step before is not stored again. `finding.json`: all of this for machines.
+is the same as in the step before is not stored again. `finding.json`: all of this for machines.
 """
 
 

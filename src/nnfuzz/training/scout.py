@@ -32,7 +32,7 @@ class Scout:
         self, stream: Stream, lens: Lens, targets: list[Target], rows: int = ROWS, first: int = 0, noise: bool = False
     ) -> None:
         self.stream, self.lens, self.targets = stream, lens, targets
-        self.rows = min(rows, stream.rows)
+        self.rows = stream.few(rows)
         order = _varied(stream.groups(), self.rows) if first == 0 else torch.arange(self.rows)
         self.batch: Batch = stream.take(stream[first], order)
         self.period, self._turn = PERIOD, 0

@@ -9,7 +9,6 @@ from typing import Any
 
 from nnfuzz.errors import ModelFailure, UsageError
 from nnfuzz.probe import first_bad
-from nnfuzz.store_tensors import write_tensors
 from nnfuzz.training.arm import Hit
 from nnfuzz.training.finding import TrainingFinding
 from nnfuzz.training.guarded import ProgramFailed
@@ -21,14 +20,13 @@ from nnfuzz.training.program import Program, make_program
 from nnfuzz.training.replay import retrace, shorten
 from nnfuzz.training.scout import Scout
 from nnfuzz.training.stream import Stream
-from nnfuzz.training.walk import Walk, global_rng_kept, symptom
+from nnfuzz.training.walk import Walk, global_rng_kept, statistics_kept, symptom
 from nnfuzz.training.watch import Watch
 
 Report = Callable[["TrainingRun"], None]
 
 MEASURED = 5  # passes that are timed at most
 SAVED_EVERY = 10.0  # seconds between two writings of run.json
-RAISED = "raised.safetensors"  # the batch on which the loss raised
 PLAIN, PLAIN_SECONDS = 50, 1.0  # steps and seconds of plain training after a failure that came before its turn
 SHORTENING = 0.1  # share of the search's passes that may be spent on making a failing sequence shorter
 
@@ -48,7 +46,7 @@ def find_nans_in_training(
     stop_on_first: bool = True,
     report: Report | None = None,
 ) -> TrainingRun:
-    """Search, while training goes on, for batches after which the loss or a gradient is not finite.
+    """Search, while training goes on, for batches on which the loss or a gradient is not finite, or raises.
 
     build(seed) -> nn.Module; loss(model, batch) -> scalar; batches(seed) -> iterator of dicts of tensors;
     optimizer(model) -> torch.optim.Optimizer. Optimizer and learning rate stay as given.
@@ -87,7 +85,8 @@ def run_program(
     """As `find_nans_in_training`, for a program from `load_program`.
 
     progress: called about once a second with the run so far. clock: what seconds are measured by.
-    Raises ModelFailure where the program raises, with all that was found until then in `out`.
+    Raises ModelFailure where the program raises on its first batch, or elsewhere than in its loss and gradient; what
+    was found until then is in `out`.
     """
     if max_steps is None and max_seconds is None:
         raise UsageError("neither max_steps nor max_seconds is given, but the search needs an end: give one of them")
@@ -161,15 +160,8 @@ def _told(error: ProgramFailed, run: TrainingRun, portfolio: Portfolio, folder: 
     run.stopped = "failed"
     found = f"{len(run.findings) or 'no'} finding{'s' * (len(run.findings) != 1)}"
     kept = "" if folder is None else f"; {folder} holds {found} made before"
-    if folder is not None and error.batch is not None:
-        write_tensors(folder / RAISED, {k: v.detach().contiguous() for k, v in error.batch.items()})
-        kept += f", and that batch in {RAISED}"
     run.notes.append(f"{error.what} {error.why}")
-    ranges = "inputs" if portfolio.program.path is None else "INPUTS"
-    return ModelFailure(
-        f"{error.what} {error.why} after {portfolio.moves} steps of the search, on a batch within the ranges: make it "
-        f"work on all that {ranges} allows, or narrow the ranges{kept}"
-    )
+    return ModelFailure(f"{error.what} {error.why} after {portfolio.moves} steps of the search{kept}")
 
 
 def _plain_too(portfolio: Portfolio, watch: Watch) -> None:
@@ -189,10 +181,22 @@ def _prepared(program: Program, seed: int, run: TrainingRun, stop: Callable[[], 
     stream = Stream(program, seed)
     walk = Walk(program, seed)
     _sound(program, walk, stream)
+    stream.whole = not _takes_fewer_rows(program, walk, stream)
     lens = Lens(program)
     scout = Scout(stream, lens, [])
     lens.survey(walk.model, scout.batch, scout.rows)
     return Portfolio(program, stream, lens, seed, stop, _pass_seconds(walk, stream) if timed else None, run.natural)
+
+
+def _takes_fewer_rows(program: Program, walk: Walk, stream: Stream) -> bool:
+    """Whether the loss can look at a few rows alone: not where it counts on the size of a batch."""
+    few = Scout(stream, Lens(program), []).batch
+    try:
+        with statistics_kept(walk.model):
+            program.loss(walk.model, dict(few))
+    except ProgramFailed:
+        return False
+    return True
 
 
 def _pass_seconds(walk: Walk, stream: Stream) -> float:
@@ -236,12 +240,11 @@ def _take(hit: Hit, portfolio: Portfolio, run: TrainingRun, seconds: float) -> N
     tried = portfolio.moves
     seen = retrace(program, walk.seed, walk.initial, hit.steps, mode)
     if seen is None:
-        run.flaky.append(
-            f"{hit.failure.symptom} {hit.failure.phase} by {hit.arm} did not replay: the program is not deterministic"
-        )
+        run.flaky.append(f"{hit.failure}, by {hit.arm}, did not replay: the program is not deterministic")
         return
     site, cause = named(program, seen)
     name = place(site) if site is not None else f"unknown {seen.failure.phase}"
+    name += "!raises" * bool(seen.failure.raised)
     if name in portfolio.done:
         return
     portfolio.done.add(name)
@@ -249,7 +252,7 @@ def _take(hit: Hit, portfolio: Portfolio, run: TrainingRun, seconds: float) -> N
     if len(steps) < len(seen.steps):
         shorter = retrace(program, walk.seed, walk.initial, steps, mode, tries=0)
         again = (None, "") if shorter is None else named(program, shorter)
-        if shorter is not None and again[0] is not None and place(again[0]) == name:
+        if shorter is not None and again[0] is not None and site is not None and place(again[0]) == place(site):
             seen, (site, cause) = shorter, again
     run.findings.append(
         TrainingFinding(

@@ -19,7 +19,10 @@ def size(batch: Batch) -> int:
 
 
 class Stream:
-    """Numbered natural batches: `stream[i]` is the same tensors every time (never change them in place)."""
+    """Numbered natural batches: `stream[i]` is the same tensors every time (never change them in place).
+
+    rows: of a batch. whole: whether the loss takes all of them only, so that nobody may look at a few.
+    """
 
     def __init__(self, program: Program, seed: int) -> None:
         self._program, self._seed = program, seed
@@ -31,6 +34,7 @@ class Stream:
         self._uneven: str = ""
         self.first = self[0]
         self.rows = program.rows(self.first)
+        self.whole = False
 
     def __getitem__(self, i: int) -> Batch:
         while len(self._kept) <= i and not self._full:
@@ -117,6 +121,10 @@ class Stream:
         ended = f"batches(seed) ended after {self._ended}: they are used again in a circle"
         return [text for text in (ended if self._ended is not None else "", self._uneven) if text]
 
+    def few(self, rows: int) -> int:
+        """So many rows at most, where a few will do."""
+        return self.rows if self.whole else min(rows, self.rows)
+
     def is_rowwise(self, value: Tensor) -> bool:
         """Whether a tensor's first axis is the batch."""
         return value.dim() > 0 and value.shape[0] == self.rows
@@ -126,6 +134,12 @@ class Stream:
         if bool(torch.equal(index, torch.arange(self.rows))):
             return dict(batch)
         return {k: v[index] if self.is_rowwise(v) else v for k, v in batch.items()}
+
+    def whole_of(self, batch: Batch) -> Batch:
+        """A batch of as many rows as natural ones have, from one of fewer: its rows in turn."""
+        own = self._program.rows(batch)
+        index = torch.arange(self.rows) % max(1, own)
+        return {k: v.detach()[index] if self.is_rowwise(self.first[k]) else v.detach() for k, v in batch.items()}
 
     def noisy(self, batch: Batch, i: int) -> Batch:
         """`batch` with the noise of natural batch `i`, cut to its own number of rows."""

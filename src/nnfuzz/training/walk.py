@@ -17,20 +17,36 @@ from nnfuzz.training.program import Batch, Program
 
 Phase = Literal["forward", "backward"]
 Mode = Literal["train", "eval"]
+EXCEPTION = "exception"
 
 
 @dataclass(frozen=True)
 class Failure:
-    """A loss or a gradient that is not finite.
+    """A loss or a gradient that is not finite, or that raises.
 
-    phase:   "forward" if the loss itself is not, "backward" if only the gradient of a parameter is.
-    symptom: "nan", "+inf" or "-inf" of the loss, else of the gradients.
+    phase:   "forward" if it is the loss itself, "backward" if only the gradient of a parameter.
+    symptom: "nan", "+inf" or "-inf" of the loss, else of the gradients; or "exception".
     mode:    of the model when it was seen.
+    raised:  the exception, with file and line. kind: its type and place alone.
     """
 
     phase: Phase
     symptom: str
     mode: Mode = "train"
+    raised: str = ""
+    kind: str = ""
+
+    @classmethod
+    def of(cls, phase: Phase, error: ProgramFailed, mode: Mode = "train") -> Failure:
+        return cls(phase, EXCEPTION, mode, error.why, error.kind)
+
+    def __str__(self) -> str:
+        where = "loss" if self.phase == "forward" else "gradient"
+        return f"the {where} raises" if self.symptom == EXCEPTION else f"{self.symptom} in the {where}"
+
+    def is_like(self, other: Failure) -> bool:
+        """Whether both are of loss or both of gradients, and both raise the same or neither raises."""
+        return (self.phase, self.kind) == (other.phase, other.kind)
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,18 +189,23 @@ class Walk:
     def look_in_training(
         self, batch: Batch, seed: int, wish: Sequence[Tensor] = ()
     ) -> tuple[Failure | None, list[Tensor | None]]:
-        """Loss and gradients in training mode; leaves the parameters' in `.grad`."""
+        """Loss and gradients in training mode; leaves the parameters' in `.grad`. `loss`: nan where it raised."""
         self.model.train()
         seeded(seed)
         self.optimizer.zero_grad(set_to_none=True)
-        loss = self.program.loss(self.model, batch)
+        self.loss = math.nan
+        try:
+            loss = self.program.loss(self.model, batch)
+        except ProgramFailed as error:
+            return Failure.of("forward", error), [None] * len(wish)
         self.loss = float(loss.detach())
         if bad := symptom([loss.detach()]):
             return Failure("forward", bad), [None] * len(wish)
         try:
             gradients = torch.autograd.grad(loss, [*wish, *self.parameters], allow_unused=True)
-        except RuntimeError as error:
-            raise ProgramFailed("the gradient of loss(model, batch)", error, batch) from error
+        except Exception as error:
+            failed = ProgramFailed("the gradient of loss(model, batch)", error, batch)
+            return Failure.of("backward", failed), [None] * len(wish)
         own = gradients[len(wish) :]
         for p, g in zip(self.parameters, own, strict=True):
             p.grad = g
@@ -195,8 +216,11 @@ class Walk:
         """The loss with dropout off."""
         self.model.eval()
         seeded(seed)
-        with torch.no_grad():
-            bad = symptom([self.program.loss(self.model, batch)])
+        try:
+            with torch.no_grad():
+                bad = symptom([self.program.loss(self.model, batch)])
+        except ProgramFailed as error:
+            return Failure.of("forward", error, "eval")
         return Failure("forward", bad, "eval") if bad else None
 
     def check(self, batch: Batch, seed: int | None = None) -> Failure | None:

@@ -1,0 +1,127 @@
+"""A loss that raises on a legal batch is a finding; one that counts on the size of a batch is searched all the same."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from programs import INPUTS, linear, log_softmax, log_softmax_by_hand, rows, sgd, write_program
+from torch import Tensor
+
+from nnfuzz.cli import main
+from nnfuzz.training import TrainingRun, find_nans_in_training
+
+WHITENING = """
+import torch
+from torch import nn
+
+INPUTS = {"x": dict(low=-3, high=3)}
+
+def build(seed):
+    torch.manual_seed(seed)
+    return nn.Linear(4, 3)
+
+def loss(model, batch):
+    z = model(batch["x"])
+    z = z - z.mean(0)
+    c = z.T @ z / (len(z) - 1)
+    return -2 * torch.log(torch.linalg.cholesky(c).diagonal()).sum() + c.diagonal().sum()
+
+def batches(seed):
+    g = torch.Generator().manual_seed(seed)
+    while True:
+        yield dict(x=torch.randn(16, 4, generator=g).clamp(-3, 3))
+
+def optimizer(model):
+    return torch.optim.SGD(model.parameters(), 0.01)
+"""
+
+
+def searched(loss: Any, steps: int = 600, **more: Any) -> TrainingRun:
+    return find_nans_in_training(linear, loss, rows, optimizer=sgd, inputs=INPUTS, max_steps=steps, **more)
+
+
+def test_what_raises_is_found_repeated_and_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    program, place = write_program(tmp_path, WHITENING), tmp_path / "run"
+    assert main(["train", str(program), "--max-steps", "300", "--out", str(place)]) == 1
+    assert f"T0001 the loss raises at cholesky ({program}:15), at once" in capsys.readouterr().out
+    script = place / "findings" / "T0001" / "repro.py"
+    ran = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False)
+    assert ran.returncode == 1, ran.stderr
+    assert ran.stdout.splitlines() == ["step 0, exception forward", "reproduced"]
+    assert "positive-definite" in ran.stderr
+    assert main(["repro", str(place)]) == 1
+    assert "seen now: the loss raises at step 0" in capsys.readouterr().out
+    assert main(["explain", str(place)]) == 0
+    told = capsys.readouterr().out
+    assert "first bad operation: cholesky at program.py:15, raises" in told
+    assert "[matrix.ridge]" in told
+    assert main(["show", str(place)]) == 0
+    assert "_LinAlgError" in capsys.readouterr().out
+
+
+def test_what_raises_because_of_an_operation_is_told_by_it() -> None:
+    def checked(model: Any, batch: dict[str, Tensor]) -> Tensor:
+        scale = model(batch["x"]).exp()
+        if not bool(scale.isfinite().all()):
+            raise ValueError("the scale must be finite")
+        return -torch.log1p(scale).mean()
+
+    [finding] = searched(checked).findings
+    assert finding.symptom == "exception"
+    assert finding.cause.startswith("raises (ValueError: the scale must be finite (test_training_raises.py:")
+    assert finding.site is not None
+    assert finding.site.op == "exp"
+
+
+def test_an_exception_in_the_gradient() -> None:
+    class Picky(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            ctx.save_for_backward(x)
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Tensor:
+            (x,) = ctx.saved_tensors
+            assert x.abs().max() < 40, "too large"
+            return g
+
+    [finding] = searched(lambda m, b: log_softmax(lambda x: Picky.apply(m(x)), b)).findings  # type: ignore[arg-type, return-value]
+    assert (finding.phase, finding.symptom) == ("backward", "exception")
+    assert "the gradient raises" in finding.headline()
+    assert "too large" in finding.cause
+
+
+def test_rows_that_raise_in_a_look_are_tried_as_a_batch() -> None:
+    """Only gradient steps on the inputs lead below this sum, and they are made on a few rows that look."""
+
+    def bounded(model: Any, batch: dict[str, Tensor]) -> Tensor:
+        assert (model(batch["x"]).detach()[:, 0] < 30).all(), "out of bounds"
+        return (torch.log(model(batch["x"])[:, 0].abs() + 1e-3)).square().mean() * 1e-3
+
+    [finding] = searched(bounded).findings
+    assert "out of bounds" in finding.cause
+    assert finding.inputs["x"].shape == (12, 3)
+
+
+def test_others_are_found_behind_an_exception_that_comes_again_and_again() -> None:
+    def both(model: Any, batch: dict[str, Tensor]) -> Tensor:
+        if bool((batch["x"] == batch["x"][:1]).all()):
+            raise ValueError("all rows alike")
+        return log_softmax_by_hand(model, batch)
+
+    run = searched(both, 2500, stop_on_first=False)
+    assert sorted(f.symptom == "exception" for f in run.findings) == [False, True]
+
+
+def test_a_loss_that_counts_on_the_size_of_a_batch_is_searched() -> None:
+    def paired(model: Any, batch: dict[str, Tensor]) -> Tensor:
+        return log_softmax_by_hand(model, batch | {"x": batch["x"].view(12, 3), "y": batch["y"] + torch.zeros(12, 2)})
+
+    run = searched(paired, 3000)
+    assert [f.site.op for f in run.findings if f.site is not None] == ["log"]
