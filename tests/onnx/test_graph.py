@@ -58,7 +58,7 @@ def test_weights_in_another_file(tmp_path: Path, refused: Refused) -> None:
     assert torch.equal(read_graph(path).initializers["b"], torch.arange(64.0))
     assert "which only its path can tell" in refused(read_graph, path.read_bytes())
     (tmp_path / "weights.bin").write_bytes(b"short")
-    assert "'weights.bin', which is not beside it, too short" in refused(read_graph, path)
+    assert "'weights.bin', which is too short or cannot be read (5 bytes)" in refused(read_graph, path)
     (tmp_path / "weights.bin").unlink()
     said = refused(read_graph, path)
     assert "m.onnx keeps the weights 'b' in 'weights.bin', which is not beside it" in said
@@ -69,7 +69,7 @@ def test_what_is_not_onnx(tmp_path: Path, refused: Refused) -> None:
     for name, held in (("text", b"import torch\n" * 9), ("empty", b""), ("zip", b"PK\x03\x04" + bytes(60))):
         (tmp_path / name).write_bytes(held)
         said[name] = refused(read_graph, tmp_path / name)
-    assert "text is not an ONNX model, or was cut short" in said["text"]
+    assert "text is a text file (it begins with 'import torch'), and not an ONNX model" in said["text"]
     assert "empty holds no graph" in said["empty"]
     assert "zip" in said["zip"]
     assert "there is no file" in refused(read_graph, tmp_path / "none.onnx")
@@ -100,7 +100,7 @@ def test_a_graph_that_does_not_hold_together(refused: Refused) -> None:
     short = numpy_helper.from_array(np.ones(4, np.float32), "w")
     short.raw_data = short.raw_data[:7]
     broken = model([node("Add", "x w", "y")], [value("x", 4)], [value("y", 4)], [short])
-    assert "the constant 'w' of shape (4,) cannot be read" in refused(read_graph, broken)
+    assert "the constant 'w' of shape [4] does not hold as many values" in refused(read_graph, broken)
 
 
 @pytest.mark.parametrize("code", sorted(TORCH))
@@ -168,5 +168,5 @@ def test_strings_are_held_and_refused_where_numbers_are_needed() -> None:
     assert made["y"].tolist() == [True, False]
     assert list(made["z"]) == ["a", "b"]
     adds = model([node("Add", "names names", "y")], [], [value("y", 2, dtype=TensorProto.STRING)], [names])
-    with pytest.raises(UsageError, match="Add of opset 17: computing with strings is not supported"):
+    with pytest.raises(UsageError, match=r"Add of opset 17 \(node 'Add -> y'\): computing with strings"):
         OnnxProgram(adds)()

@@ -50,11 +50,11 @@ def test_nodes_are_modules_under_their_names() -> None:
     program = branchy()
     paths = [p for p, _ in program.named_modules() if p]
     assert paths == [
-        "proj", "ReduceSum_1", "Greater_2", "choice", "choice.else_branch", "choice.else_branch.Neg_0",
+        "proj", "ReduceSum -> s", "Greater -> c", "choice", "choice.else_branch", "choice.else_branch.Neg -> b",
         "choice.then_branch", "choice.then_branch.plus",
     ]  # fmt: skip
     assert [n for n, _ in program.named_parameters()] == ["proj.w", "choice.then_branch.plus.one"]
-    assert [n for n, _ in program.named_buffers()] == ["Greater_2.zero"]
+    assert [n for n, _ in program.named_buffers()] == ["Greater -> c.zero"]
 
 
 def test_awkward_names_become_legal_and_unique() -> None:
@@ -62,7 +62,9 @@ def test_awkward_names_become_legal_and_unique() -> None:
     nodes = [node("Relu", f"t{i}", f"t{i + 1}", n) for i, n in enumerate(names)]
     program = OnnxProgram(model(nodes, [value("t0", 2)], [value(f"t{len(names)}", 2)]))
     modules = list(program._modules)
-    assert modules == ["a_b", "a_b_2", "a_b_3", "forward_2", "Relu_4", "graph_2", "inputs_2", "training_2", "takes_2"]
+    assert modules == [
+        "a_b", "a_b_2", "a_b_3", "forward_2", "Relu -> t5", "graph_2", "inputs_2", "training_2", "takes_2",
+    ]  # fmt: skip
     assert program(torch.tensor([-1.0, 2.0]))[f"t{len(names)}"].tolist() == [0, 2]
 
 

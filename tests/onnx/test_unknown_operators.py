@@ -14,8 +14,8 @@ from nnfuzz.cli import main
 @pytest.mark.parametrize(
     ("domain", "imports", "told"),
     [
-        ("my.ops", {"my.ops": 3}, "the operator Frobnicate of domain 'my.ops', version 3 (node 'odd')"),
-        ("", {}, "the operator Frobnicate of domain 'ai.onnx', version 17 (node 'odd')"),
+        ("my.ops", {"my.ops": 3}, "the operator Frobnicate of domain 'my.ops', version 3 (the node 'odd')"),
+        ("", {}, "the operator Frobnicate of domain 'ai.onnx', version 17 (the node 'odd')"),
     ],
 )
 def test_an_operator_that_neither_runtime_knows_is_named(

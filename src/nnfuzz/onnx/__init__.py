@@ -25,7 +25,8 @@ def load(source: Any, provider: str | None = None, optimisation: str = "all") ->
         optimisation: "none", "basic", "extended" or "all".
 
     Raises:
-        MissingExtra: the extra is not installed. UsageError: no ONNX model, or a provider that is not there.
+        MissingExtra: the extra is not installed. UsageError: no ONNX model, one that ONNX Runtime does not load, or a
+            provider that is not there.
         Unsupported: an input that is no tensor of numbers.
     """
     from nnfuzz.onnx.specs import RuntimeOptions, require
@@ -33,4 +34,6 @@ def load(source: Any, provider: str | None = None, optimisation: str = "all") ->
     require()
     from nnfuzz.onnx.runtime import OnnxModel
 
-    return OnnxModel(source, RuntimeOptions(provider, optimisation))
+    model = OnnxModel(source, RuntimeOptions(provider, optimisation))
+    model.check()
+    return model

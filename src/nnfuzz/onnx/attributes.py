@@ -11,12 +11,13 @@ from torch import Tensor
 
 import onnx
 from nnfuzz.errors import Unsupported, UsageError
-from nnfuzz.onnx.dtypes import SMALL, STRING, torch_dtype
+from nnfuzz.onnx.dtypes import NAMES, SMALL, STRING, torch_dtype
 from onnx import numpy_helper
 
 Value = Any
 """Tensor; for strings a NumPy array of str objects; list of values for a sequence; None for an absent optional."""
 
+_DAMAGED = "the file is damaged, or was cut short"
 _VIEWED = (16, 17, 18, 19, 20, 24)  # bfloat16 and the float8 types: same bits, a type that torch reads from NumPy
 
 
@@ -27,11 +28,17 @@ def decode_tensor(proto: onnx.TensorProto) -> Value:
         UsageError: fewer or more bytes than the shape needs (a file that was cut short or edited).
         Unsupported: an element type that torch cannot hold.
     """
+    if proto.data_type not in NAMES:
+        raise UsageError(
+            f"the constant {proto.name!r} has the element type {proto.data_type}, which ONNX does not define: "
+            f"{_DAMAGED}"
+        )
     try:
         array = numpy_helper.to_array(proto)
     except (ValueError, TypeError) as error:
         raise UsageError(
-            f"the constant {proto.name!r} of shape {tuple(proto.dims)} cannot be read: {error}: the file is damaged"
+            f"the constant {proto.name!r} of shape {list(proto.dims)} does not hold as many values as that ({error}): "
+            f"{_DAMAGED}"
         ) from error
     if proto.data_type == STRING:
         return array.astype(object)

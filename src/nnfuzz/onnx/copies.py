@@ -22,8 +22,11 @@ from nnfuzz.errors import Unsupported, UsageError
 from nnfuzz.onnx.blocks import blocks, told
 from nnfuzz.onnx.calibrate import SeedReader
 from nnfuzz.onnx.files import open_model
+from nnfuzz.onnx.naming import label_of
+from nnfuzz.onnx.order import in_order
 from nnfuzz.onnx.partly import with_floats
-from nnfuzz.onnx.runtime import OnnxModel, first_line
+from nnfuzz.onnx.refusals import first_line
+from nnfuzz.onnx.runtime import OnnxModel
 from nnfuzz.space import Batch
 from nnfuzz.targets.copies import Block
 
@@ -298,10 +301,12 @@ class Maker:
 
     def _refused(self, made: onnx.ModelProto) -> str | None:
         """Why ONNX Runtime does not load the copy; None where it does."""
+        model = OnnxModel(made, self.model_a.options)
+        model.name = "it"
         try:
-            OnnxModel(made, self.model_a.options).session()
+            model.session()
         except Exception as error:
-            return str(error).rpartition(": ")[2] or type(error).__name__
+            return str(error) or type(error).__name__
         return None
 
     def _changed(self, made: onnx.ModelProto) -> onnx.ModelProto:
@@ -342,47 +347,13 @@ def opset(proto: onnx.ModelProto) -> int:
     return max((o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")), default=1)
 
 
-def in_order(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """The same model, every node after those whose values it reads; the float16 converter puts its casts last."""
-    known = {v.name for v in proto.graph.input} | {t.name for t in proto.graph.initializer} | {""}
-    made_by = {name for node in proto.graph.node for name in node.output}
-    waiting, ordered = list(proto.graph.node), []
-    while waiting:
-        late = []
-        for node in waiting:
-            if all(r in known or r not in made_by for r in _reads(node)):
-                ordered.append(node)
-                known.update(node.output)
-            else:
-                late.append(node)
-        if len(late) == len(waiting):  # a cycle, or a name of a branch that shadows one outside
-            return proto
-        waiting = late
-    made = onnx.ModelProto()
-    made.CopyFrom(proto)
-    nodes = [onnx.NodeProto.FromString(n.SerializeToString()) for n in ordered]
-    del made.graph.node[:]
-    made.graph.node.extend(nodes)
-    return made
-
-
-def _reads(node: onnx.NodeProto) -> Iterator[str]:
-    """What a node and its branches read, names made inside the branches among them."""
-    yield from node.input
-    for a in node.attribute:
-        for graph in ([a.g] if a.HasField("g") else []) + list(a.graphs):
-            for inner in graph.node:
-                yield from _reads(inner)
-            yield from (v.name for v in graph.output)
-
-
 def with_names(proto: onnx.ModelProto) -> onnx.ModelProto:
     """The same model, every node of its main graph with a name that no other has: converters know nodes by names."""
     made = onnx.ModelProto()
     made.CopyFrom(proto)
     taken: set[str] = set()
-    for i, node in enumerate(made.graph.node):
-        base = node.name or f"{node.op_type}_{i}"
+    for node in made.graph.node:
+        base = label_of(node)
         name, n = base, 2
         while name in taken:
             name, n = f"{base}_{n}", n + 1

@@ -15,6 +15,7 @@ import onnx
 from nnfuzz.advice.verify import AGREEMENT, gap
 from nnfuzz.onnx.dtypes import onnx_code
 from nnfuzz.onnx.files import open_model
+from nnfuzz.onnx.naming import label_of
 from nnfuzz.onnx.rewrites import RULES, Surgeon
 from nnfuzz.onnx.runtime import OnnxModel
 from nnfuzz.space import Batch
@@ -89,7 +90,7 @@ def rewritten(model: OnnxModel, proposal: Proposal, dtype: torch.dtype) -> Fixed
             raise CannotFix("a graph cannot hold it" if rule is None else "it acts on no node of its own")
         graph, node = _node(proto.graph, call.outputs)
         surgeon = Surgeon(graph, onnx_code(dtype), model.opsets.get("", 0), taken, repair.eps or 0.0)
-        name = node.name or node.op_type
+        name = label_of(node)
         said = rule(surgeon, node)
         if not said:
             raise CannotFix(f"the node {name} is a {node.op_type} whose surroundings have another form than it needs")

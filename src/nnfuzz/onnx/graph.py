@@ -11,10 +11,11 @@ from typing import Any
 import torch
 
 import onnx
-from nnfuzz.errors import UsageError
+from nnfuzz.errors import Unsupported, UsageError
 from nnfuzz.onnx.attributes import Value, constant_of, decode_attribute, decode_sparse, decode_tensor
 from nnfuzz.onnx.dtypes import NAMES, TORCH
 from nnfuzz.onnx.files import open_model
+from nnfuzz.onnx.naming import label, label_of, told
 from nnfuzz.onnx.ops.registry import DOMAINS
 
 Dim = int | str | None
@@ -61,6 +62,11 @@ class Node:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     attrs: Mapping[str, Any]
+
+    @property
+    def label(self) -> str:
+        """What the node is called; see ``naming``."""
+        return label(self.name, self.op, self.outputs)
 
     def __str__(self) -> str:
         op = f"{self.domain}.{self.op}" if self.domain else self.op
@@ -120,13 +126,18 @@ def read_graph(source: str | os.PathLike[str] | bytes | onnx.ModelProto) -> Grap
     """
     proto, name = open_model(source)
     opsets = {DOMAINS.get(o.domain, o.domain): int(o.version) for o in proto.opset_import}
-    graph = _Reader(opsets, name).graph(proto.graph, {})
+    try:
+        graph = _Reader(opsets).graph(proto.graph, {})
+    except Unsupported:
+        raise
+    except UsageError as error:
+        raise UsageError(f"{name} is not a valid ONNX graph: {error}") from error
     return replace(graph, opsets=opsets)
 
 
 class _Reader:
-    def __init__(self, opsets: Mapping[str, int], file: str) -> None:
-        self._opsets, self._file = opsets, file
+    def __init__(self, opsets: Mapping[str, int]) -> None:
+        self._opsets = opsets
 
     def graph(self, proto: onnx.GraphProto, outer: Mapping[str, int]) -> Graph:
         """``outer``: names known in the outer scope, with their element types (0 for unknown)."""
@@ -150,16 +161,14 @@ class _Reader:
         types |= {s.name: s.code for s in outputs}
         for spec in outputs:
             if spec.name not in known:
-                raise UsageError(f"{self._file}: nothing makes the output {spec.name!r} of {proto.name!r}: {_DAMAGED}")
+                raise UsageError(f"nothing makes the output {spec.name!r}: {_DAMAGED}")
         return Graph(proto.name, inputs, outputs, constants, tuple(nodes), types)
 
     def _node(self, proto: onnx.NodeProto, known: set[str], types: Mapping[str, int]) -> Node:
         for name in proto.input:
             if name and name not in known:
-                raise UsageError(
-                    f"{self._file}: the node {proto.name or proto.op_type!r} reads {name!r}, which nothing before it "
-                    f"makes: {_DAMAGED}"
-                )
+                where = told(label_of(proto), proto.op_type)
+                raise UsageError(f"{where} reads {name!r}, which nothing before it makes: {_DAMAGED}")
         domain = DOMAINS.get(proto.domain, proto.domain)
 
         def inner(g: onnx.GraphProto) -> Graph:
@@ -170,7 +179,7 @@ class _Reader:
         return Node(proto.op_type, domain, version, proto.name, _trimmed(proto.input), tuple(proto.output), attrs)
 
 
-_DAMAGED = "onnx.checker.check_model says more about what is wrong with the file"
+_DAMAGED = "the file is damaged, or was edited by hand: export it again"
 
 
 def _trimmed(names: Sequence[str]) -> tuple[str, ...]:

@@ -76,7 +76,7 @@ class OnnxNode(nn.Module):
         except Exception as error:
             if any(isinstance(a, np.ndarray) for a in args):
                 raise call.unsupported("computing with strings") from error
-            error.add_note(f"in the ONNX node {call.name or call.op}: {self.site_text}")
+            error.add_note(f"in the ONNX node {call.label}: {self.site_text}")
             raise
 
     def _source(self, name: str, held: Mapping[str, str]) -> tuple[dict[str, Any], str] | None:
@@ -152,8 +152,8 @@ class Body(nn.Module):
         at_hand = {**(constants or {}), **{n: v for n, v in graph.initializers.items() if n in lone}}
         self._shared: dict[str, str] = {}
         modules: list[tuple[str, OnnxNode]] = []
-        for index, node in enumerate(graph.nodes):
-            name = self._free_name(node, index)
+        for node in graph.nodes:
+            name = self._free_name(node)
             module = OnnxNode(node, graph.types, {n: at_hand[n] for n in node.reads if n in at_hand})
             self.add_module(name, module)
             modules.append((name, module))
@@ -190,9 +190,9 @@ class Body(nn.Module):
                 for name in step.frees:
                     scope.pop(name, None)
 
-    def _free_name(self, node: Node, index: int) -> str:
-        """A module name for a node: its own, which may hold anything but a dot, made unique."""
-        base = node.name.replace(".", "_") or f"{node.op}_{index}"
+    def _free_name(self, node: Node) -> str:
+        """A module name for a node: what it is called, which may hold anything but a dot, made unique."""
+        base = node.label.replace(".", "_")
         name, n = base, 2
         while hasattr(self, name) or name in _RESERVED:
             name, n = f"{base}_{n}", n + 1

@@ -24,9 +24,9 @@ or newer one serve there too."""
 
 
 def unsupported(graph: Graph) -> list[tuple[str, str, int, str]]:
-    """(domain, operator, version, node name) of every node that cannot be run, those inside branches included."""
+    """(domain, operator, version, what the node is called) of every node that cannot be run, in branches too."""
     return [
-        (node.domain, node.op, node.version, node.name)
+        (node.domain, node.op, node.version, node.label)
         for node in _nodes(graph)
         if find_operator(node.domain, node.op) is None or not _known_version(node)
     ]
@@ -166,5 +166,5 @@ def _says(missing: list[tuple[str, str, int, str]]) -> str:
     kinds: dict[str, list[str]] = {}
     for domain, op, version, name in missing:
         kinds.setdefault(f"{f'{domain}.' if domain else ''}{op} of opset {version}", []).append(name)
-    told = ", ".join(kind + (f" (node {names[0]!r})" if names[0] else "") for kind, names in kinds.items())
+    told = ", ".join(f"{kind} (node {names[0]!r})" for kind, names in kinds.items())
     return f"the ONNX model uses operators that are not built, so it cannot be looked into: {told}"

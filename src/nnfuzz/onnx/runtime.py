@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -18,13 +17,14 @@ from torch.utils.dlpack import from_dlpack
 
 import onnx
 from nnfuzz.callform import CallForm
-from nnfuzz.errors import UsageError
+from nnfuzz.errors import Unsupported, UsageError
 from nnfuzz.onnx.dtypes import onnx_code
 from nnfuzz.onnx.files import read_proto
 from nnfuzz.onnx.graph import spec_of
-from nnfuzz.onnx.ops import find_operator
+from nnfuzz.onnx.naming import label_of, name_nodes, nameless, nodes_of
 from nnfuzz.onnx.program import OnnxProgram
 from nnfuzz.onnx.reading import read_onnx_seeds
+from nnfuzz.onnx.refusals import first_line, named_in, refused_model
 from nnfuzz.onnx.specs import RuntimeOptions, check_inputs, provider_named
 from nnfuzz.seeds import Seeds
 from nnfuzz.targets.foreign import ForeignModel
@@ -45,6 +45,8 @@ _LEVELS = {
 }
 _FATAL = 4
 """ONNX Runtime's own log would print every refused mutant; what it refuses is raised as well."""
+_NAMED = "\0named"
+"""Marks sessions of graphs in which every node has a name."""
 _NO_NUMPY = (torch.bfloat16, torch.float8_e4m3fn, torch.float8_e4m3fnuz, torch.float8_e5m2, torch.float8_e5m2fnuz)
 
 
@@ -78,7 +80,8 @@ class OnnxModel(ForeignModel):
         check_inputs(self.inputs, self.name)
         for what, there in (("inputs", self.inputs), ("outputs", self.outputs)):
             if not there:
-                raise UsageError(f"{self.name} has no {what}, so there is nothing to search: give one that has")
+                empty = "" if self.proto.graph.node else " (its graph is empty)"
+                raise UsageError(f"{self.name} has no {what}, so there is nothing to search{empty}: give one that has")
         self.provider = provider_named(self.options.provider, ort.get_available_providers())
         self.flush_denormal = False
         self._sessions: dict[tuple[str, ...], Any] = {}
@@ -97,13 +100,9 @@ class OnnxModel(ForeignModel):
         feeds = {name: _fed(t) for name, t in inputs.items()}
         names = [s.name for s in self.outputs] + list(extra)
         try:
-            if any(s.dtype in _NO_NUMPY for s in self.outputs):
-                held = {n: _as_ort(v) for n, v in feeds.items()}
-                got = [_from_ort(v) for v in session.run_with_ort_values(names, held, self._run_options)]
-            else:
-                got = session.run(names, feeds, self._run_options)
+            got = self._results(session, names, feeds)
         except Exception as error:
-            raise OnnxRuntimeError(first_line(error)) from error
+            raise OnnxRuntimeError(self._said(error, names, feeds, extra)) from error
         found: Named = {}
         for name, value in zip(names, got, strict=True):
             _collect(name, value, found)
@@ -132,6 +131,19 @@ class OnnxModel(ForeignModel):
     def facts(self) -> dict[str, Any]:
         about = {"full provider": self.provider, "threads": torch.get_num_threads()}
         return {"sha256": self.sha256, "weights": self.weight_files, **about, **self.settings}
+
+    def check(self) -> None:
+        """Raises ``UsageError`` where the graph does not hold together or ONNX Runtime does not load it."""
+        try:
+            _ = self.program
+        except Unsupported:  # ONNX Runtime may know operators that the interpreter does not
+            pass
+        except UsageError:
+            raise
+        except Exception:
+            self.session()  # which says what is wrong with the file, if it is the file
+            raise
+        self.session()
 
     def session(self, extra: Sequence[str] = ()) -> Any:
         """The ``InferenceSession`` of the graph with these tensors as further outputs."""
@@ -208,26 +220,59 @@ class OnnxModel(ForeignModel):
 
     # ------------------------------------------------------------------ sessions
 
+    def _results(self, session: Any, names: Sequence[str], feeds: Mapping[str, Any]) -> list[Any]:
+        if any(s.dtype in _NO_NUMPY for s in self.outputs):
+            held = {n: _as_ort(v) for n, v in feeds.items()}
+            return [_from_ort(v) for v in session.run_with_ort_values(names, held, self._run_options)]
+        got: list[Any] = session.run(names, feeds, self._run_options)
+        return got
+
+    def _said(self, error: Exception, names: Sequence[str], feeds: Mapping[str, Any], extra: Sequence[str]) -> str:
+        """The error's words. A node without a name is told by what it makes, which takes another run to find out."""
+        name = named_in(error)
+        if name is None or name in self._names or not nameless(self.proto):
+            return first_line(error)
+        key = (_NAMED, *extra)
+        try:
+            if key not in self._sessions:
+                self._sessions[key] = self._open(self._session_options(), tuple(extra), named=True)
+            self._results(self._sessions[key], names, feeds)
+        except Exception as again:
+            return first_line(again, [label_of(node) for node in nodes_of(self.proto.graph)])
+        return first_line(error)
+
+    @cached_property
+    def _names(self) -> frozenset[str]:
+        return frozenset(node.name for node in nodes_of(self.proto.graph) if node.name)
+
     def _opened(self, extra: tuple[str, ...]) -> Any:
         try:
             return self._open(self._session_options(), extra)
         except Exception as error:
-            said = _unknown_operator(self.proto, str(error)) or first_line(error)
-            raise UsageError(f"ONNX Runtime cannot load {self.name}: {said}") from error
+            why = error
+            if nameless(self.proto):
+                try:
+                    self._open(self._session_options(), extra, named=True)
+                except Exception as again:
+                    why = again
+            raise UsageError(refused_model(self.name, self.proto, why)) from error
 
-    def _open(self, options: Any, extra: tuple[str, ...]) -> Any:
+    def _open(self, options: Any, extra: tuple[str, ...], *, named: bool = False) -> Any:
+        """``named``: with a name for every node, so that ONNX Runtime can say which one it means."""
         providers = [self.provider]
-        if self.path is not None and not extra:
-            return ort.InferenceSession(str(self.path), options, providers=providers)
+        if self.path is not None and not extra and not named:
+            return ort.InferenceSession(str(self.path), options, providers=providers, enable_fallback=False)
         proto = self.proto
-        if extra:
+        if extra or named:
             proto = onnx.ModelProto()
             proto.CopyFrom(self.proto)
             proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in extra)
+        if named:
+            name_nodes(proto)
         if self.path is not None:
             key = "session.model_external_initializers_file_folder_path"
             options.add_session_config_entry(key, str(self.folder.resolve()))
-        return ort.InferenceSession(proto.SerializeToString(), options, providers=providers)
+        return ort.InferenceSession(proto.SerializeToString(), options, providers=providers, enable_fallback=False)
 
     def _session_options(self) -> Any:
         options = ort.SessionOptions()
@@ -282,39 +327,3 @@ def _collect(name: str, value: Any, into: Named) -> None:
     elif isinstance(value, list):
         for i, part in enumerate(value):
             _collect(f"{name}.{i}", part, into)
-
-
-def _unknown_operator(proto: onnx.ModelProto, text: str) -> str:
-    """Domain, operator and version of the node that ONNX Runtime has no kernel or function for; "" where it complains
-    of something else."""
-    found = re.search(r"([\w.]*):?\b(\w+)\(-?\d+\) is not a registered function/op", text) or re.search(
-        r"No Op registered for ()(\w+) with domain_version", text
-    )
-    if found is None:
-        return ""
-    op = found[2]
-    node = next((n for n in proto.graph.node if n.op_type == op), None)
-    domain = node.domain if node is not None else found[1]
-    version = next((o.version for o in proto.opset_import if o.domain == domain), 1)
-    name = f" (node {node.name!r})" if node is not None and node.name else ""
-    known = find_operator(domain, op) is not None
-    ours = "but nnfuzz's interpreter does" if known else "and neither does nnfuzz's interpreter"
-    return (
-        f"it does not know the operator {op} of domain {domain or 'ai.onnx'!r}, version {version}{name}, {ours}: "
-        "export the model with operators that it has"
-    )
-
-
-def first_line(error: Exception) -> str:
-    """What an error of ONNX Runtime says, in one line: "Gather node 'look_up': index out of bounds"."""
-    text = " ".join(str(error).split())
-    text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", text)
-    text = text.removesuffix(" Please fix either the inputs/outputs or the model.")
-    found = re.findall(
-        r"Non-zero status code returned while running (\w+) node\. Name:'([^']*)' Status Message: ", text
-    )
-    if found:
-        op, name = found[-1]
-        said = re.sub(r"^/\S+ .*?\) ", "", text.rpartition("Status Message: ")[2])  # without the place in its sources
-        text = f"{op} node {name!r}: {said}"
-    return text or type(error).__name__

@@ -15,7 +15,8 @@ from nnfuzz.errors import UsageError
 from nnfuzz.loading.made import told
 from nnfuzz.onnx.graph import Spec
 from nnfuzz.onnx.matching import plain
-from nnfuzz.onnx.runtime import OnnxModel, first_line
+from nnfuzz.onnx.refusals import first_line
+from nnfuzz.onnx.runtime import OnnxModel
 from nnfuzz.space import Batch, rows, size
 
 SIZES = (32, 16, 64, 128, 224, 256, 48, 512, 576, 1024, 8, 4, 2, 1)

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from nnfuzz.errors import MissingExtra, Unsupported, UsageError
+from nnfuzz.onnx.dtypes import NAMES
 
 LEVELS = ("none", "basic", "extended", "all")
 """ONNX Runtime's optimisation levels, under the names that the command line uses."""
@@ -67,10 +68,16 @@ def provider_named(word: str | None, available: Sequence[str]) -> str:
 
 
 def check_inputs(specs: Sequence[Any], model: str) -> None:
-    """Every input must be a tensor of numbers. ``specs`` are those of ``graph.py``. Raises ``Unsupported``."""
+    """Every input must be a tensor of numbers. ``specs`` are those of ``graph.py``. Raises ``Unsupported``, and
+    ``UsageError`` for an input without an element type."""
     for spec in specs:
         if spec.kind != "tensor":
             raise Unsupported(f"the input {spec.name!r} of {model} is a {spec.kind}, and nnfuzz feeds tensors only")
+        if spec.code not in NAMES:
+            raise UsageError(
+                f"the input {spec.name!r} of {model} has no element type that ONNX defines (its number is "
+                f"{spec.code}): declare it, or export the model again"
+            )
         if spec.dtype is None:
             raise Unsupported(
                 f"the input {spec.name!r} of {model} holds text, and nnfuzz mutates numbers only: "

@@ -7,11 +7,12 @@ only values that outlive its optimisation are taken.
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import onnx
 from nnfuzz.errors import UsageError
+from nnfuzz.onnx.naming import graphs_of, label_of
 from nnfuzz.onnx.ops import Call
 from nnfuzz.onnx.program import OnnxProgram
 from nnfuzz.onnx.runtime import OnnxModel
@@ -86,11 +87,11 @@ def node_names(model: OnnxModel, program: OnnxProgram | None) -> dict[str, str]:
     """Values that nodes of the main graph make → the name of the node, as the interpreter calls it."""
     nodes = program.named_children() if program is not None else ()
     names = {n: label for label, child in nodes for n in getattr(child, "onnx", Call("")).outputs if n}
-    for i, node in enumerate(model.proto.graph.node):
+    for node in model.proto.graph.node:
         if node.op_type != "Constant":
             for name in node.output:
                 if name:
-                    names.setdefault(name, node.name or f"{node.op_type}_{i}")
+                    names.setdefault(name, label_of(node))
     here = {name for node in model.proto.graph.node if node.op_type != "Constant" for name in node.output}
     return {value: label for value, label in names.items() if value in here}
 
@@ -100,13 +101,6 @@ def _constant_values(graph: onnx.GraphProto) -> set[str]:
     known = {t.name for t in graph.initializer} | {s.values.name for s in graph.sparse_initializer}
     for node in graph.node:
         inputs = [n for n in node.input if n]
-        if node.op_type == "Constant" or (inputs and all(n in known for n in inputs) and not any(_subgraphs(node))):
+        if node.op_type == "Constant" or (inputs and all(n in known for n in inputs) and not any(graphs_of(node))):
             known.update(n for n in node.output if n)
     return known
-
-
-def _subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    for a in node.attribute:
-        if a.HasField("g"):
-            yield a.g
-        yield from a.graphs

@@ -236,7 +236,7 @@ class OnnxTarget(TorchTarget):
             return {"node": {"name": path, "gives": [tap.value]}} if tap is not None else {}
         operator = f"{call.domain}.{call.op}" if call.domain else call.op
         about = {
-            "name": call.name or path,
+            "name": call.label,
             "operator": operator,
             "reads": list(call.inputs),
             "gives": list(call.outputs),

@@ -10,6 +10,7 @@ import torch
 
 from nnfuzz.errors import Unsupported, UsageError
 from nnfuzz.onnx.dtypes import WORKING, torch_dtype
+from nnfuzz.onnx.naming import label
 
 DOMAINS = {"ai.onnx": "", "": "", "com.microsoft": "com.microsoft", "ai.onnx.ml": "ai.onnx.ml"}
 """Names of domains as files write them → as the registry holds them."""
@@ -46,6 +47,11 @@ class Call:
     floating: torch.dtype | None = None
     memo: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
 
+    @property
+    def label(self) -> str:
+        """What the node is called; see ``naming``."""
+        return label(self.name, self.op, self.outputs)
+
     def dtype(self, code: int) -> torch.dtype:
         """The torch dtype for an ONNX element type that an attribute names (``to`` of Cast, ``dtype`` of EyeLike).
 
@@ -63,10 +69,9 @@ class Call:
 
     def unsupported(self, what: str) -> Unsupported:
         """To be raised for a corner of an operator that is not written: ``raise call.unsupported("cubic in 3-D")``."""
-        domain = f"{self.domain}." if self.domain else ""
-        where = f" (node {self.name!r})" if self.name else ""
+        op = f"{self.domain}.{self.op}" if self.domain else self.op
         return Unsupported(
-            f"the ONNX operator {domain}{self.op} of opset {self.version}{where}: {what} is not supported"
+            f"the ONNX operator {op} of opset {self.version} (node {self.label!r}): {what} is not supported"
         )
 
 

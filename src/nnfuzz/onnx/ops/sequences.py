@@ -56,7 +56,7 @@ def _place(call: Call, values: Sequence, place: Tensor, places: int) -> int:
     given = int(place)
     if not -len(values) <= given < places:
         raise UsageError(
-            f"the ONNX operator {call.op} (node {call.name!r}) was given place {given} in a sequence of {len(values)}"
+            f"the ONNX operator {call.op} (node {call.label!r}) was given place {given} in a sequence of {len(values)}"
         )
     return given + len(values) if given < 0 else given
 
@@ -106,5 +106,5 @@ def get_element(call: Call, value: Any) -> Any:
         UsageError: there is none.
     """
     if value is None:
-        raise UsageError(f"the ONNX operator OptionalGetElement (node {call.name!r}) was given an empty optional")
+        raise UsageError(f"the ONNX operator OptionalGetElement (node {call.label!r}) was given an empty optional")
     return value
