@@ -172,8 +172,8 @@ def test_black_boxes_are_passed_what_they_take() -> None:
     [
         (3, "a function generate"),
         (lambda prompts: "text", "gave a str"),
-        (lambda prompts: ["one"], "gave 1 answers"),
-        (lambda prompts: [1 for _ in prompts], "gave a int"),
+        (lambda prompts: ["one"], "gave 1 answer, but"),
+        (lambda prompts: [1 for _ in prompts], "gave an int"),
     ],
 )
 def test_what_is_no_model_is_said(model: Any, words: str) -> None:

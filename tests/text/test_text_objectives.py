@@ -197,13 +197,13 @@ def test_your_own_predicate_with_a_score() -> None:
     ("word", "message"),
     [
         ("nothing", "is no objective"),
-        ("repeat:x", "is no whole number"),
-        ("repeat:1", "no repetition"),
+        ("repeat:x", "a whole number of at least 2"),
+        ("repeat:1", "a whole number of at least 2"),
         ("regex:(", "no regular expression"),
         ("regex:a*", "matches the empty text"),
-        ("blacklist:/nowhere/words.txt", "there is no list of words"),
-        ("words: ,", "the list of words is empty"),
-        ("empty:3", "takes no argument"),
+        ("blacklist:/nowhere/words.txt", "there is no file"),
+        ("words: ,", "names no word"),
+        ("empty:3", "takes none"),
     ],
 )
 def test_objectives_that_are_none(word: str, message: str) -> None:

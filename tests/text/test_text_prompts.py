@@ -60,7 +60,7 @@ def test_files_of_prompts(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "data", "message"),
     [
-        ("a.txt", b"", "hold no prompt"),
+        ("a.txt", b"", "a.txt holds no prompt"),
         ("a.txt", b"ok\n\xff\n", r"is not UTF-8 \(byte 3\)"),
         ("a.jsonl", b'"\\ud800x"\n', r"lone surrogate \(U\+D800 at character 0\)"),
         ("a.jsonl", b"{}\n", "has none of the keys"),

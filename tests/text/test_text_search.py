@@ -222,7 +222,7 @@ def test_nothing_found_is_exit_status_zero(desk: Path) -> None:
         (["-s", "prompts.txt", "--objective", "loop:3", "--kind", "speech"], "'speech' is not known"),
         (["-s", "prompts.txt", "--objective", "loop:3", "--coverage", "x"], "coverage is 'x'"),
         (["-s", "prompts.txt", "--objective", "loop:3", "--mutators", "emoji"], "none of the mutators"),
-        (["-s", "prompts.txt", "--objective", "loop:3", "--dict", "no.dict"], "there is no dictionary"),
+        (["-s", "prompts.txt", "--objective", "loop:3", "--dict", "no.dict"], "there is no file no.dict"),
         (["-s", "prompts.txt", "--objective", "loop:3", "--temperature", "-1"], "from 0 up"),
     ],
 )

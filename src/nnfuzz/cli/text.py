@@ -212,9 +212,10 @@ def text(
             "--objective",
             metavar="WHAT",
             panel=JOB,
-            help="repeat:K (a word K times in a row), loop:K, blacklist:FILE, words:A,B, regex:PATTERN, echo:N, "
-            "endless, empty, utf8, nonfinite, disagree, crash, or your own file.py:fn(prompt, continuation). Repeat it "
-            "for several.",
+            help="repeat:K (a word K times in a row; repeat alone: 5), loop:K (anything K times in a row; loop alone: "
+            "4), blacklist:FILE (a word a line), words:A,B, regex:PATTERN, echo:N (N characters of the prompt again; "
+            "echo alone: 20), endless, empty, utf8, nonfinite, disagree, crash, or your own "
+            "file.py:fn(prompt, continuation). Give --objective several times for several.",
         ),
     ] = None,
     as_: Annotated[

@@ -48,9 +48,10 @@ def fuzz_text(
             pair of one and its tokenizer, or a text that names one: ``file.py:name``, or a folder.
         seeds: a list of texts, or of lists of ids; an integer array ``(n, length)`` padded with −1; or a path
             to prompts, or to a text run, whose corpus it takes.
-        objective: one or a list: ``"repeat:5"``, ``"loop:4"``, ``"blacklist:words.txt"``, ``"words:a,b"``,
-            ``"regex:…"``, ``"echo:20"``, ``"endless"``, ``"empty"``, ``"utf8"``, ``"nonfinite"``, ``"disagree"``, or a
-            function of prompt and continuation that returns True for a failure, or ``(failed, score)``.
+        objective: one or a list: ``"repeat:5"`` (the same as ``"repeat"``), ``"loop:4"`` (``"loop"``), ``"echo:20"``
+            (``"echo"``), ``"blacklist:words.txt"``, ``"words:a,b"``, ``"regex:…"``, ``"endless"``, ``"empty"``,
+            ``"utf8"``, ``"nonfinite"``, ``"disagree"``, ``"crash"``, or a function of prompt and continuation that
+            returns True for a failure, or ``(failed, score)``.
         model_b, as_: the second model for "disagree": given, or a copy of the first in "fp16", "bf16" or "int8".
         kind: "text" (prompts are texts) or "tokens" (ids of the model's vocabulary); None for what suits the model.
         max_new: characters or tokens that the model writes at most.

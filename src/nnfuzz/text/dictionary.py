@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 from nnfuzz.errors import UsageError
+from nnfuzz.text.reading import text_of
 
 _ENTRY = re.compile(r'\s*(?:[^"=\s]+\s*=\s*)?"((?:[^"\\]|\\.)*)"\s*(?:#.*)?')
 _ESCAPE = re.compile(rb'\\(x[0-9a-fA-F]{2}|\\|"|.?)', re.DOTALL)
@@ -14,13 +15,9 @@ _ESCAPE = re.compile(rb'\\(x[0-9a-fA-F]{2}|\\|"|.?)', re.DOTALL)
 
 def load_dictionary(path: str | Path) -> list[str]:
     """The words of a file, in its order. Raises ``UsageError`` that names the line."""
-    path = Path(path)
-    if not path.is_file():
-        raise UsageError(f"there is no dictionary {path}")
-    try:
-        return parse_dictionary(path.read_bytes().decode("utf-8"), str(path))
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{path} is not UTF-8 (byte {error.start}): write other bytes as \\xAB") from None
+    advice = 'a dictionary has an entry a line, "word" or name="word"'
+    text = text_of(Path(path), "a dictionary", advice, "write other bytes as \\xAB")
+    return parse_dictionary(text, str(path))
 
 
 def parse_dictionary(text: str, where: str = "the dictionary") -> list[str]:

@@ -12,9 +12,13 @@ import torch
 
 from nnfuzz.errors import UsageError
 from nnfuzz.text.codec import PAD, Characters, Codec, lone_surrogate, unpack
+from nnfuzz.text.given import kind_of
+from nnfuzz.text.reading import text_of
 
 Prompt = str | list[int]
 ARRAYS = (".npy", ".npz", ".safetensors", ".pt")
+SEEDS = "the seeds"
+"""What seeds are called that were given as objects, not as a file."""
 KEYS = ("prompt", "text", "ids", "input_ids")
 
 
@@ -30,34 +34,29 @@ def load_prompts(spec: str | Path) -> list[Prompt]:
         if isinstance(found, dict) and len(found) == 1:
             found = next(iter(found.values()))
         return as_prompts(found, str(path))
-    if not path.is_file():
-        raise UsageError(
-            f"there is no file {path}: seeds of text are .txt (a prompt a line), .jsonl or an array of ids"
-        )
-    try:
-        text = path.read_bytes().decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{path} is not UTF-8 (byte {error.start}): save it as UTF-8") from None
+    text = text_of(path, "a list of prompts", "seeds of text are .txt (a prompt a line), .jsonl or an array of ids")
     if path.suffix == ".jsonl":
         return as_prompts([_from_json(line, n, path) for n, line in _lines(text)], str(path))
     return as_prompts([line for _, line in _lines(text)], str(path))
 
 
-def as_prompts(given: Any, where: str = "the seeds") -> list[Prompt]:
+def as_prompts(given: Any, where: str = SEEDS) -> list[Prompt]:
     """A text, a list of texts or of lists of ids, or an integer array ``(n, length)`` padded with −1."""
     if isinstance(given, str):
         given = [given]
     if isinstance(given, torch.Tensor | np.ndarray):
         given = _rows(torch.as_tensor(given), where)
     if not isinstance(given, Iterable):
-        raise UsageError(f"{where} are a {type(given).__name__}, but prompts are a list of texts, or of lists of ids")
+        raise UsageError(
+            f"{_subject(where, 'be')} {kind_of(given)}, but prompts are a list of texts, or of lists of ids"
+        )
     prompts = [_one(each, f"{where}[{i}]") for i, each in enumerate(given)]
     if not prompts:
-        raise UsageError(f"{where} hold no prompt: give at least one")
+        raise UsageError(f"{_subject(where, 'hold')} no prompt: give at least one, a line of text or a list of ids")
     return prompts
 
 
-def encoded(prompts: Sequence[Prompt], codec: Codec, where: str = "the seeds") -> list[list[int]]:
+def encoded(prompts: Sequence[Prompt], codec: Codec, where: str = SEEDS) -> list[list[int]]:
     """All prompts as legal ids of ``codec``."""
     legal = None if codec.legal is None else set(codec.legal)
     found = []
@@ -121,8 +120,16 @@ def _one(each: Any, where: str) -> Prompt:
     raise UsageError(f"{where} is {each!r:.40}, but a prompt is a text or a list of whole numbers")
 
 
+def _subject(where: str, verb: str) -> str:
+    """``the seeds hold``, ``prompts.txt holds``."""
+    several, one = {"be": ("are", "is"), "hold": ("hold", "holds")}[verb]
+    return f"{where} {several if where == SEEDS else one}"
+
+
 def _rows(array: torch.Tensor, where: str) -> list[list[int]]:
     if array.is_floating_point() or array.is_complex() or array.dtype == torch.bool or array.dim() != 2:
         shape = list(array.shape)
-        raise UsageError(f"{where} is {array.dtype}{shape}, but an array of prompts holds whole numbers, (n, length)")
+        raise UsageError(
+            f"{_subject(where, 'be')} {array.dtype}{shape}, but an array of prompts holds whole numbers, (n, length)"
+        )
     return [row[: row.index(PAD)] if PAD in row else row for row in array.tolist()]

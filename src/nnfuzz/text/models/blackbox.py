@@ -12,6 +12,7 @@ from torch import Tensor
 from nnfuzz.errors import UsageError
 from nnfuzz.targets.base import Trace
 from nnfuzz.text.codec import PAD, CodePoints
+from nnfuzz.text.given import counted, kind_of, shown
 from nnfuzz.text.models.base import LanguageModel, Prompts, Writing
 
 BAD_BYTE = 0xDC80
@@ -32,6 +33,11 @@ class BlackBox(LanguageModel):
 
     def __init__(self, generate: Callable[..., Any], activations: Callable[..., Any] | None = None, name: str = ""):
         super().__init__()
+        if activations is not None and not callable(activations):
+            raise UsageError(
+                f"the model's attribute activations is {kind_of(activations)}, but it is a function from prompts to an "
+                "array: make it one, or remove it"
+            )
         self.name = name or getattr(generate, "__name__", type(generate).__name__)
         self.generate, self.activations = generate, activations
         self.out = CodePoints()
@@ -59,26 +65,44 @@ class BlackBox(LanguageModel):
 
     def _ask(self, texts: list[str], told: dict[str, Any]) -> list[str]:
         answers = self.generate(list(texts), **told)
-        if not isinstance(answers, Sequence) or isinstance(answers, str | bytes) or len(answers) != len(texts):
-            count = f"{len(answers)} answers" if isinstance(answers, list | tuple) else f"a {type(answers).__name__}"
+        if not isinstance(answers, Sequence) or isinstance(answers, str | bytes | bytearray):
             raise UsageError(
-                f"{self.name} was given {len(texts)} prompts and gave {count}: generate(prompts) returns a list of as "
-                "many texts"
+                f"{self.name} was given a list of {counted(texts, 'prompt')} and gave {kind_of(answers)}, but "
+                "generate(prompts) returns a list of as many texts: correct what it returns"
             )
-        return [self._text(a) for a in answers]
+        if len(answers) != len(texts):
+            raise UsageError(
+                f"{self.name} was given {counted(texts, 'prompt')} and gave {counted(answers, 'answer')}, but "
+                "generate(prompts) returns a text for every prompt: correct what it returns"
+            )
+        return [self._text(a, prompt) for a, prompt in zip(answers, texts, strict=True)]
 
-    def _text(self, answer: Any) -> str:
-        if isinstance(answer, bytes):
+    def _text(self, answer: Any, prompt: str) -> str:
+        if isinstance(answer, bytes | bytearray):
             return answer.decode("utf-8", "surrogateescape")
         if not isinstance(answer, str):
-            raise UsageError(f"{self.name} gave a {type(answer).__name__}: generate(prompts) returns a list of texts")
+            raise UsageError(
+                f"{self.name} gave {kind_of(answer)} for the prompt {shown(prompt)}, but generate(prompts) returns a "
+                "list of texts (or bytes): correct what it returns"
+            )
         return answer
 
     def _states(self, texts: list[str]) -> Tensor:
         assert self.activations is not None
-        found = torch.as_tensor(self.activations(list(texts))).detach().float()
+        given = self.activations(list(texts))
+        expected = f"activations(prompts) returns an array of numbers with a row for each of {counted(texts, 'prompt')}"
+        try:
+            found = torch.as_tensor(given).detach().float()
+        except (TypeError, ValueError, RuntimeError) as error:
+            told = " ".join(str(error).split())[:120]
+            raise UsageError(
+                f"{self.name}: activations gave {kind_of(given)} that is no array ({told}), but {expected}: correct "
+                "what it returns"
+            ) from error
         if found.dim() < 1 or len(found) != len(texts):
-            raise UsageError(f"activations(prompts) gave shape {list(found.shape)} for {len(texts)} prompts")
+            raise UsageError(
+                f"{self.name}: activations gave shape {list(found.shape)}, but {expected}: correct what it returns"
+            )
         return found.reshape(len(texts), -1)
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from nnfuzz.errors import UsageError
+from nnfuzz.text.given import kind_of
 
 PRECISIONS = ("fp16", "bf16", "int8")
 
@@ -18,7 +19,7 @@ def copied(model: Any, precision: str) -> Any:
     """A copy of a module with its weights in that precision ("int8": dynamic quantization of linear layers and LSTMs,
     activations quantized as they come)."""
     if not isinstance(model, nn.Module):
-        raise UsageError(f"--as {precision} copies a module, but the model is a {type(model).__name__}: give MODEL_B")
+        raise UsageError(f"--as {precision} copies a module, but the model is {kind_of(model)}: give MODEL_B")
     twin = copy.deepcopy(model)
     if precision == "fp16":
         return twin.half()

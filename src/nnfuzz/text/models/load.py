@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from nnfuzz.errors import UsageError
+from nnfuzz.text.given import kind_of
 from nnfuzz.text.models.base import LanguageModel
 from nnfuzz.text.models.blackbox import BlackBox
 from nnfuzz.text.models.huggingface import HuggingFace, load_folder
@@ -51,7 +52,7 @@ def language_model(
         model = model if device is None else model.to(device)
         return HuggingFace(model, tokenizer, kind=chosen, allow_special=allow_special, name=name)
     if tokenizer is not None:
-        raise UsageError(f"a pair is a Hugging Face model and its tokenizer, but the first is a {type(model).__name__}")
+        raise UsageError(f"a pair is a Hugging Face model and its tokenizer, but the first is {kind_of(model)}")
     if callable(getattr(model, "logits", None)):
         made = LogitsModule(model, name, device)
         if kind is not None and made.codec is not None and kind != _KIND_OF[made.codec.unit]:
@@ -60,7 +61,7 @@ def language_model(
     generate = model if not hasattr(model, "generate") and callable(model) else getattr(model, "generate", None)
     if not callable(generate):
         raise UsageError(
-            f"the model is a {type(model).__name__}, but a function generate(prompts) -> texts, a module with logits "
+            f"the model is {kind_of(model)}, but a function generate(prompts) -> texts, a module with logits "
             "or a Hugging Face model is needed"
         )
     if kind == "tokens":

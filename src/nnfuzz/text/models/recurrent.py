@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from nnfuzz.errors import UsageError
 from nnfuzz.targets.base import Trace
 from nnfuzz.text.codec import Characters, Codec, Ids
+from nnfuzz.text.given import kind_of
 from nnfuzz.text.models.base import LanguageModel, Prompts, Wish, Writing
 from nnfuzz.text.models.choosing import Chooser, Pooled
 from nnfuzz.text.models.wishing import embedding_of, wish_through
@@ -163,14 +164,26 @@ class LogitsModule(LanguageModel):
     def _call(self, ids: Tensor, state: Any) -> tuple[Tensor, Any]:
         found = self._logits(ids, state)
         if not isinstance(found, tuple | list) or len(found) != 2 or not isinstance(found[0], Tensor):
-            raise UsageError(f"{self.name}.logits(ids, state) must return (logits, state), but gave {_kind(found)}")
-        logits = found[0]
-        if logits.dim() != 3 or logits.shape[:2] != ids.shape:
+            pair = isinstance(found, tuple | list) and len(found) == 2
+            gave = f"{kind_of(found[0])} for the logits" if pair else kind_of(found)
+            raise UsageError(f"{self.name}.logits(ids, state) must return (logits, state), but gave {gave}")
+        return self._checked(found[0], ids)[:, -1], found[1]
+
+    def _checked(self, logits: Any, ids: Tensor) -> Tensor:
+        """A tensor of one row of logits for each id; else ids would be chosen that do not exist."""
+        assert self.codec is not None
+        if not isinstance(logits, Tensor) or logits.dim() != 3 or logits.shape[:2] != ids.shape:
             raise UsageError(
-                f"{self.name}.logits gave shape {list(logits.shape)} for ids {list(ids.shape)}: it must be "
-                "(batch, length, vocabulary)"
+                f"{self.name}.logits gave {kind_of(logits)} for ids {list(ids.shape)}, but it must return (batch, "
+                "length, vocabulary): correct what it returns"
             )
-        return logits[:, -1], found[1]
+        if logits.shape[2] != self.codec.size:
+            says = "alphabet" if isinstance(self.codec, Characters) else "vocabulary"
+            raise UsageError(
+                f"{self.name}.logits gave {logits.shape[2]} logits for each id, but its {says} has {self.codec.size}: "
+                "they must be as many, so correct one of them"
+            )
+        return logits
 
     def _batch_axes(self) -> list[int]:
         """The axis of the batch in each tensor of the state: the one that differs between two and three rows."""
@@ -198,9 +211,8 @@ class LogitsModule(LanguageModel):
             rows: list[Tensor] = [torch.empty(0)] * len(texts)
             for length in sorted({len(t) for t in texts}):  # padding might be seen by what is not strictly causal
                 same = [r for r, t in enumerate(texts) if len(t) == length]
-                found = self._logits(torch.tensor([texts[r] for r in same], dtype=torch.long, device=self.device))
-                if not isinstance(found, Tensor) or found.dim() != 3:
-                    raise UsageError(f"{self.name}.logits(ids) must return (batch, length, vocabulary)")
+                packed = torch.tensor([texts[r] for r in same], dtype=torch.long, device=self.device)
+                found = self._checked(self._logits(packed), packed)
                 for r, logits in zip(same, found[:, -1], strict=True):
                     rows[r] = logits
             for text, chosen in zip(texts, chooser.step(torch.stack(rows)).tolist(), strict=True):
@@ -236,7 +248,7 @@ def _leaves(state: Any) -> list[Tensor]:
         return [t for part in state.values() for t in _leaves(part)]
     if isinstance(state, tuple | list):
         return [t for part in state for t in _leaves(part)]
-    raise UsageError(f"a state of tensors in tuples, lists or dicts is needed, but it holds a {type(state).__name__}")
+    raise UsageError(f"a state of tensors in tuples, lists or dicts is needed, but it holds {kind_of(state)}")
 
 
 def _rebuilt(like: Any, leaves: Iterator[Tensor]) -> Any:
@@ -246,7 +258,3 @@ def _rebuilt(like: Any, leaves: Iterator[Tensor]) -> Any:
         return {k: _rebuilt(part, leaves) for k, part in like.items()}
     made = [_rebuilt(part, leaves) for part in like]
     return type(like)(*made) if hasattr(like, "_fields") else type(like)(made)
-
-
-def _kind(found: Any) -> str:
-    return f"a tensor {list(found.shape)}" if isinstance(found, Tensor) else f"a {type(found).__name__}"

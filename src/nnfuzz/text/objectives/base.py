@@ -111,6 +111,10 @@ class TextObjective(ABC):
     def bind(self, model: LanguageModel, other: LanguageModel | None) -> None:  # noqa: B027
         """Sees the models once. Raises ``UsageError`` when it could never judge them."""
 
+    def needs(self, unit: str) -> int:
+        """How many ids of that unit ("character", "token") an output has at least when it is a hit."""
+        return 0
+
     def watched(self, model: LanguageModel) -> set[int]:
         """Ids whose probabilities it asks the model for."""
         return set()

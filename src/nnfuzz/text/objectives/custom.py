@@ -26,9 +26,14 @@ class Regex(TextObjective):
         try:
             self._pattern = re.compile(pattern)
         except re.error as error:
-            raise UsageError(f"{pattern!r} is no regular expression: {error}") from None
+            raise UsageError(
+                f"regex:{pattern} is no regular expression ({error}): write Python's, for instance regex:nan|inf"
+            ) from None
         if self._pattern.search("") is not None:
-            raise UsageError(f"{pattern!r} matches the empty text, so every output would be a hit")
+            raise UsageError(
+                f"regex:{pattern} matches the empty text, so every output would be a hit: let it need a character, for "
+                "instance regex:a+"
+            )
         self.pattern, self.spec = pattern, f"regex:{pattern}"
         self.goals = [self.spec]
 

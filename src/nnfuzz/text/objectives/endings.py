@@ -75,12 +75,15 @@ class Echo(TextObjective):
     def __init__(self, least: int = 20):
         super().__init__()
         if least < 2:
-            raise UsageError(f"echo:{least} would be every output: give at least 2 characters")
+            raise UsageError(f"echo:{least} would be every output: give at least 2 characters, for instance echo:20")
         self.least, self.spec = least, f"echo:{least}"
 
     def bind(self, model: LanguageModel, other: LanguageModel | None) -> None:
         if model.classifies:
             raise UsageError("a classifier writes nothing, so it echoes nothing")
+
+    def needs(self, unit: str) -> int:
+        return self.least if unit == "character" else 0
 
     def look(self, reading: Reading) -> Look:
         longest, end = common(reading.prompts, reading.texts)

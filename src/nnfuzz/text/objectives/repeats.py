@@ -30,7 +30,7 @@ class Repeat(TextObjective):
     def __init__(self, times: int = 5):
         super().__init__()
         if times < 2:
-            raise UsageError(f"repeat:{times} would be no repetition: give at least 2")
+            raise UsageError(f"repeat:{times} would be no repetition: give at least 2, for instance repeat:5")
         self.times, self.spec = times, f"repeat:{times}"
         self._characters: Characters | None = None
 
@@ -39,6 +39,9 @@ class Repeat(TextObjective):
             raise UsageError("a classifier writes nothing, so it repeats nothing")
         if isinstance(model.out, Characters) and model.shows_probabilities:
             self._characters = model.out
+
+    def needs(self, unit: str) -> int:
+        return 2 * self.times - 1 if unit == "character" else 0  # a token may be several words
 
     def watched(self, model: LanguageModel) -> set[int]:
         return set(range(model.out.size)) if self._characters is not None else set()
@@ -98,12 +101,15 @@ class Loop(TextObjective):
     def __init__(self, times: int = 4):
         super().__init__()
         if times < 2:
-            raise UsageError(f"loop:{times} would be no loop: give at least 2")
+            raise UsageError(f"loop:{times} would be no loop: give at least 2, for instance loop:4")
         self.times, self.spec = times, f"loop:{times}"
 
     def bind(self, model: LanguageModel, other: LanguageModel | None) -> None:
         if model.classifies:
             raise UsageError("a classifier writes nothing, so it cannot loop")
+
+    def needs(self, unit: str) -> int:
+        return max(self.times, SHORTEST_LOOP)
 
     def look(self, reading: Reading) -> Look:
         repeats, period, end = loops(reading.tokens, self.times)

@@ -16,6 +16,7 @@ from nnfuzz.errors import UsageError
 from nnfuzz.text.codec import Characters
 from nnfuzz.text.models.base import LanguageModel
 from nnfuzz.text.objectives.base import Found, Look, Reading, TextObjective
+from nnfuzz.text.reading import text_of
 
 LOOKALIKES = {
     "a": "a4@", "b": "b8", "e": "e3", "g": "g9", "i": "i1!|", "l": "l1|", "o": "o0", "s": "s5$", "t": "t7+",
@@ -38,7 +39,7 @@ class Words(TextObjective):
         super().__init__()
         kept = list(dict.fromkeys(" ".join(w.casefold().split()) for w in words if w.strip()))
         if not kept:
-            raise UsageError("the list of words is empty: give at least one")
+            raise UsageError(f"{spec or 'words:'} names no word: give at least one, for instance words:apple,pear")
         self.words = self.goals = kept
         self.spec = spec or f"words:{','.join(kept)}"
         self._patterns = [re.compile(pattern_of(w)) for w in kept]
@@ -199,13 +200,7 @@ def _plain(character: str) -> str:
 
 def load_words(path: str | Path) -> list[str]:
     """A word a line; empty lines and lines that begin with # are left out."""
-    path = Path(path)
-    if not path.is_file():
-        raise UsageError(f"there is no list of words {path}")
-    try:
-        lines = path.read_bytes().decode("utf-8").splitlines()
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{path} is not UTF-8 (byte {error.start}): save it as UTF-8") from None
+    lines = text_of(Path(path), "a list of words", "name a file with a word a line, blacklist:words.txt").splitlines()
     words = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
     if not words:
         raise UsageError(f"{path} holds no words: write one a line")
