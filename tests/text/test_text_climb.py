@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from writers import ALPHABET, Follower, Small
 
 import nnfuzz
-from nnfuzz.text.climb import _distinct
+from nnfuzz.text.ascent import distinct
 from nnfuzz.text.codec import Characters
 from nnfuzz.text.exchange import Exchanger
 from nnfuzz.text.models import Writing, language_model
@@ -79,8 +79,8 @@ def test_gains_lead_to_the_exchange_they_name() -> None:
 
 def test_every_start_keeps_its_best_mutant() -> None:
     rows = [(-1.0, [1], 0, [9], 0), (-2.0, [2], 0, [9], 0), (-2.0, [1], 0, [9], 1), (-3.0, [3], 0, [9], 1)]
-    assert _distinct(rows, 1) == [rows[0], rows[3]]
-    assert _distinct(rows, 2) == [rows[0], rows[1], rows[3]]
+    assert distinct(rows, 1) == [rows[0], rows[3]]
+    assert distinct(rows, 2) == [rows[0], rows[1], rows[3]]
 
 
 @pytest.mark.parametrize("way", ["wish", "gradient"])

@@ -16,9 +16,10 @@ from nnfuzz.rerun import ReproResult, reseed
 from nnfuzz.run import Run
 from nnfuzz.store import RunStore
 from nnfuzz.text.codec import pack, unpack
+from nnfuzz.text.document import saved_prompts
 from nnfuzz.text.models.load import load_given
 from nnfuzz.text.objectives.together import Only
-from nnfuzz.text.session import TextSession, saved_prompts
+from nnfuzz.text.session import TextSession
 from nnfuzz.text.settings import JOB, TextSettings
 from nnfuzz.text.space import PROMPT
 from nnfuzz.text.telling import lines

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from nnfuzz import gradient
 from nnfuzz.breed import Brood, Group
@@ -23,6 +22,7 @@ from nnfuzz.callform import staying
 from nnfuzz.corpus import Bucket, Corpus
 from nnfuzz.errors import NnfuzzError
 from nnfuzz.gradient.climber import Climber, Turn
+from nnfuzz.text.ascent import WIDTH, Ascent, Row, Scored, score_of
 from nnfuzz.text.codec import Codec, pack, unpack
 from nnfuzz.text.exchange import Exchanger
 from nnfuzz.text.frontier import GoalFrontier
@@ -30,16 +30,10 @@ from nnfuzz.text.models.base import LanguageModel, Writing
 from nnfuzz.text.objectives import Together
 from nnfuzz.text.scout import Draws, Start, draws
 from nnfuzz.text.space import PROMPT, TextSpace
+from nnfuzz.text.wishes import Wishes, in_word
 
 WISH = "wish"
 """The name of turns without gradients, where those with them are called "gradient"."""
-ROUNDS = 12
-IDLE = 4
-"""Rounds without progress that end a turn."""
-WIDTH = 8
-"""Prompts that a round goes on with."""
-TRIES = 16
-"""Mutants of each."""
 SCOUTS, PLACES = 256, 192
 """Prompts that are continued by draws, and places in them that are scored for each wish."""
 EMITTED = 16
@@ -49,18 +43,6 @@ COST = 2
 """A candidate of a turn costs about as much as so many plain ones."""
 LONGEST = 24
 """Longer prompts are cut to their end for a turn: what is far away moves little and costs much."""
-OFTEN = 16
-"""A goal that stays open when it is found gets one turn where others get so many."""
-
-
-PATIENT = 4
-"""Rounds in which every start keeps its own best mutant; in as many more it keeps two, then all compete: the start that
-is nearest at first is often not the one that gets there."""
-
-Scored = tuple[float, list[int], int]
-"""The score of a prompt's wish, the prompt, and the entry of the corpus that it comes from."""
-Row = tuple[float, list[int], int, list[int], int]
-"""The same with the wish, and which start of the turn it descends from."""
 
 
 class TextClimber(Climber):
@@ -90,13 +72,9 @@ class TextClimber(Climber):
         self.name = gradient.NAME if gradients else WISH
         self.pools: dict[tuple[int, int], list[Scored]] = {}
         """Of each goal and way to wish for it, where its next turn begins; gone once a turn brings nothing more."""
-        self.ways: dict[int, int] = {}
-        """How often a goal was wished for in vain: another way is next."""
-        self.taken: dict[int, int] = {}
-        """Turns of each goal."""
+        self.wishes = Wishes(objective, model)
         self.trouble = ""
         self.late = lambda: False
-        self._masks: tuple[Tensor, Tensor] | None = None
 
     @property
     def most(self) -> int:
@@ -104,18 +82,18 @@ class TextClimber(Climber):
 
     @property
     def alive(self) -> bool:
-        return not self.trouble and bool(self._goals())
+        return not self.trouble and bool(self.wishes.goals())
 
     def wants_turn(self, batch: int) -> bool:
         """While goals are open; the bandit may ask for more."""
         return self.alive
 
     def turn(self, batch: int, rng: np.random.Generator) -> Turn | None:
-        goals = self._goals()
+        goals = self.wishes.goals()
         if self.trouble or not goals:
             return None
-        goal = self._next(goals)
-        self.taken[goal] = self.taken.get(goal, 0) + 1
+        goal = self.wishes.next(goals, self._fulfilled)
+        self.wishes.taken[goal] = self.wishes.taken.get(goal, 0) + 1
         try:
             with staying():
                 pool = self._turn(goal, goals, rng)
@@ -127,64 +105,23 @@ class TextClimber(Climber):
         return self._brood(pool[:EMITTED]) if pool else None
 
     def _turn(self, goal: int, goals: list[int], rng: np.random.Generator) -> list[Scored]:
-        way = self._way(goal)
-        if (goal, way) not in self.pools and self._free(goal) is not None:
+        way = self.wishes.way(goal)
+        if (goal, way) not in self.pools and self.wishes.free(goal) is not None:
             self._scout(goals, rng)
         before = [each for each in self.pools.pop((goal, way), []) if each[2] in self.corpus.place]
         pool = self._climbed(goal, way, before, rng)
         if pool and pool[0][0] > (GAIN * before[0][0] if before else -np.inf):
             self.pools[goal, way] = pool[:WIDTH]  # the next turn of this goal goes on here
         else:
-            self.ways[goal] = self.ways.get(goal, 0) + 1
+            self.wishes.ways[goal] = self.wishes.ways.get(goal, 0) + 1
         return pool
+
+    def _fulfilled(self, goal: int) -> bool:
+        pool = self.pools.get((goal, self.wishes.way(goal)))
+        return bool(pool and pool[0][0] == 0)
 
     def judged(self, turn: Turn) -> None:
         """Nothing to learn: what was admitted is the corpus' business."""
-
-    # ------------------------------------------------------------------ goals and their wishes
-
-    def _goals(self) -> list[int]:
-        return [g for g in self.objective.open if self._part(g).wishes]
-
-    def _part(self, goal: int) -> Any:
-        return self.objective.parts[self.objective.goals[goal][0]]
-
-    def _next(self, goals: list[int]) -> int:
-        """One whose wish is fulfilled already, else the one with the fewest turns."""
-
-        def due(goal: int) -> tuple[bool, int]:
-            pool = self.pools.get((goal, self._way(goal)))
-            again = not self._part(goal).closes and goal in self.objective.known.values()
-            return not (pool and pool[0][0] == 0), self.taken.get(goal, 0) * (OFTEN if again else 1)
-
-        return min(goals, key=due)
-
-    def _way(self, goal: int) -> int:
-        return self.ways.get(goal, 0) % int(self._part(goal).wishes)
-
-    def _wish(self, goal: int, way: int, text: str) -> list[int]:
-        """The wish as the model's ids; nothing where there is none, or the model cannot say it."""
-        wish = self._part(goal).wish(self.objective.goals[goal][1], way, text)
-        for said in () if wish is None else (wish, wish.strip()):
-            try:
-                return self.model.out.encode(said)
-            except NnfuzzError:
-                continue
-        return []
-
-    def _free(self, goal: int) -> list[int] | None:
-        """What is wished for whatever the model says now, when that is so."""
-        part, way = self._part(goal), self._way(goal)
-        return self._wish(goal, way, "") or None if way in part.free_wishes else None
-
-    @property
-    def masks(self) -> tuple[Tensor, Tensor]:
-        """bool ``(vocabulary,)`` each: ids whose text ends a word; ids after whose text a word is unfinished."""
-        if self._masks is None:
-            pieces = self.model.out.pieces(list(range(self.model.out.size)))
-            ends = [not _in_word(p[:1]) for p in pieces]
-            self._masks = torch.tensor(ends), torch.tensor([_in_word(p[-1:]) for p in pieces])
-        return self._masks
 
     # ------------------------------------------------------------------ where a turn begins
 
@@ -198,18 +135,20 @@ class TextClimber(Climber):
         starts = [s for s in starts if len(s[0]) >= self.model.shortest]
         if not starts:
             return
-        made = draws(self.model, self.codec, starts, self.writing, int(rng.integers(1 << 30)), self.masks[1])
+        made = draws(self.model, self.codec, starts, self.writing, int(rng.integers(1 << 30)), self.wishes.masks[1])
         for goal in goals:
-            wished, key = self._free(goal), (goal, self._way(goal))
+            wished, key = self.wishes.free(goal), (goal, self.wishes.way(goal))
             if wished and key not in self.pools and not self.late():
                 self.pools[key] = self._places(made, wished)
 
     def _places(self, made: Draws, wished: list[int]) -> list[Scored]:
-        within = not _in_word(self.model.out.pieces(wished[:1])[0][:1])
+        within = not in_word(self.model.out.pieces(wished[:1])[0][:1])
         found = [(ids, e) for ids, e in made.places(wished, PLACES, LONGEST, within_word=within) if ids]
         if not found:
             return []
-        score = self._score([ids for ids, _ in found], [wished] * len(found))
+        score = score_of(
+            self.model, [ids for ids, _ in found], [wished] * len(found), self.writing, self.wishes.masks[0]
+        )
         pool = sorted(((float(p), *each) for p, each in zip(score, found, strict=True)), key=lambda r: -r[0])
         return pool[:WIDTH]
 
@@ -229,54 +168,18 @@ class TextClimber(Climber):
         starts = [(ids, i) for ids, i in starts if self.corpus.place[i][0] == key and ids]
         if not starts:
             return []
-        free = self._free(goal)
+        free = self.wishes.free(goal)
         texts = [""] * len(starts) if free else self.write([ids for ids, _ in starts])
         longest = min(LONGEST, self._room(starts[0][1]))
         exchanger = Exchanger(self.codec, longest, self.model.shortest)
         rows: list[Row] = []
         for (ids, entry), text in zip(starts, texts, strict=True):
-            if wished := free or self._wish(goal, way, text):
+            if wished := free or self.wishes.ids(goal, way, text):
                 rows.append((-np.inf, ids[-longest:], entry, wished, len(rows)))
-        seen: dict[tuple[int, ...], Scored] = {}
-        best, idle = -np.inf, 0
-        for n in range(ROUNDS):
-            if not rows or self.late():
-                break
-            each = (1, 2)[n // PATIENT] if n < 2 * PATIENT else WIDTH
-            rows = _distinct(self._round(rows, exchanger, rng, seen), each)[:WIDTH]
-            idle = 0 if rows[0][0] > best else idle + 1
-            best = rows[0][0]
-            if best == 0 or idle >= IDLE:  # it is written, or nothing helps
-                break
-        return sorted(seen.values(), key=lambda r: -r[0])
-
-    def _round(
-        self,
-        rows: list[Row],
-        exchanger: Exchanger,
-        rng: np.random.Generator,
-        seen: dict[tuple[int, ...], Scored],
-    ) -> list[Row]:
-        """Rows and their mutants, best first; notes them in ``seen``."""
-        gains: list[Tensor | None] = [None] * len(rows)
-        if self.gradients or rows[0][0] == -np.inf:
-            wish = self.model.wish(
-                [r[1] for r in rows], [r[3] for r in rows], self.writing, gains=self.gradients, stops=self.masks[0]
-            )
-            rows = [(float(p), *r[1:]) for p, r in zip(wish.score, rows, strict=True)]
-            if wish.gains is not None:
-                gains = list(wish.gains)
-        others = [r[1] for r in rows]
-        tries = [(0.0, made, *r[2:]) for r, g in zip(rows, gains, strict=True)
-                 for made in exchanger.mutants(r[1], others, TRIES, rng, g)]  # fmt: skip
-        score = self._score([t[1] for t in tries], [t[3] for t in tries])
-        rows = sorted([*rows, *((float(p), *t[1:]) for p, t in zip(score, tries, strict=True))], key=lambda r: -r[0])
-        for p, ids, entry, *_ in rows:
-            seen.setdefault(tuple(ids), (p, ids, entry))
-        return rows
-
-    def _score(self, prompts: list[list[int]], wishes: list[list[int]]) -> Tensor:
-        return self.model.wish(prompts, wishes, self.writing, gains=False, stops=self.masks[0]).score
+        ascent = Ascent(
+            self.model, self.writing, exchanger, self.wishes.masks[0], gradients=self.gradients, late=self.late
+        )
+        return ascent.climb(rows, rng)
 
     def _room(self, entry: int) -> int:
         """The width of the row that an entry is kept in."""
@@ -296,27 +199,10 @@ class TextClimber(Climber):
 
     def to_json(self) -> dict[str, Any]:
         pools = [[goal, way, [list(each) for each in pool]] for (goal, way), pool in self.pools.items()]
-        ways, taken = ([[g, n] for g, n in counts.items()] for counts in (self.ways, self.taken))
+        ways, taken = ([[g, n] for g, n in counts.items()] for counts in (self.wishes.ways, self.wishes.taken))
         return {"pools": pools, "ways": ways, "taken": taken, "trouble": self.trouble}
 
     def load(self, data: dict[str, Any]) -> None:
         self.pools = {(g, way): [(p, ids, e) for p, ids, e in pool] for g, way, pool in data.get("pools", [])}
         self.trouble = data.get("trouble", "")
-        self.ways, self.taken = dict(data.get("ways", [])), dict(data.get("taken", []))
-
-
-def _in_word(character: str) -> bool:
-    return character.isalnum() or character == "_"
-
-
-def _distinct(rows: list[Row], each: int) -> list[Row]:
-    """Every prompt once, and of every start at most ``each``."""
-    seen: set[tuple[int, ...]] = set()
-    kept: list[Row] = []
-    count: dict[int, int] = {}
-    for row in rows:
-        if tuple(row[1]) not in seen and count.get(row[4], 0) < each:
-            kept.append(row)
-            count[row[4]] = count.get(row[4], 0) + 1
-        seen.add(tuple(row[1]))
-    return kept
+        self.wishes.ways, self.wishes.taken = dict(data.get("ways", [])), dict(data.get("taken", []))
