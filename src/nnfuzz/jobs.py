@@ -23,7 +23,8 @@ from nnfuzz.objectives import DeadGradient, Disagreement, NonFinite, Objective, 
 from nnfuzz.objectives.compare import ROUNDING
 from nnfuzz.objectives.dead_gradient import check_loss, differentiated
 from nnfuzz.objectives.rows import RowsDiffer
-from nnfuzz.onnx.matching import match_inputs, match_outputs
+from nnfuzz.onnx.asked import split
+from nnfuzz.onnx.matching import check_first_axes, inputs_of, match_inputs, match_outputs
 from nnfuzz.seeds import SeedGroup, Seeds, as_whole, read_seeds
 from nnfuzz.settings import Settings
 from nnfuzz.space import Batch, InputSpace, rows, size
@@ -235,19 +236,21 @@ class DiffJob(Job):
             yield
 
     def prepare(self) -> None:
+        settings = self.settings
+        form: CallForm = self.given.form
+        names: dict[str, str] | None = None
+        if self.model_b is not None:
+            form, names = self._matched_inputs(self.model_b)  # what cannot fit is said before anything runs
         with _told_which("A", self.side):
             super().prepare()
-        settings = self.settings
-        names: dict[str, str] | None = None
         if self.model_b is None:
             assert settings.as_ is not None
             self.copies = self._copies(settings.as_)
             saved = settings.context.get("copy")
             other: Model = self.copies.load(Path(saved)) if saved and self.copies.stored else self.copies.model()
-            form, name = self.given.form, f"{self.side.name} as {settings.as_}"
+            name = f"{self.side.name} as {settings.as_}"
         else:
             other, name = self.model_b, settings.context.get("model_b") or ""
-            form, names = self._matched_inputs(self.model_b)
         b = target_for(other, form, settings, name=name)
         self.pair = PairTarget(self.side, b, names)
         self.pair.covered = settings.covered
@@ -288,10 +291,14 @@ class DiffJob(Job):
     def _matched_inputs(self, model_b: Model) -> tuple[CallForm, dict[str, str] | None]:
         """How B takes the inputs; what the user or a graph says of names is matched by them."""
         if not self.settings.match and not any(isinstance(m, ForeignModel) for m in (self.model, model_b)):
-            return matching_form(self.given, model_b), None
-        asked = {a: b for a, b in (self.settings.match or {}).items() if a in input_names(self.given)}
-        self._asked_outputs = {a: b for a, b in (self.settings.match or {}).items() if a not in asked}
-        found = match_inputs(self.given, model_b, asked)
+            try:
+                return matching_form(self.given, model_b), None
+            except UsageError as error:
+                raise UsageError(f"B does not take what A does: {error}") from error
+        theirs = list(inputs_of(model_b, list(self.given.form.names))[0])
+        words = {**self.given.form.aliases, **{n: n for n in self.given.form.names}}
+        asked, self._asked_outputs = split(self.settings.match or {}, self.model, model_b, words, theirs or None)
+        found = match_inputs(self.given, self.model, model_b, asked)
         if found.dropped:
             self._matched.append(f"B takes no input like {', '.join(found.dropped)} of A: it runs without")
         return found.form, found.names
@@ -302,6 +309,8 @@ class DiffJob(Job):
         renamed = [SeedGroup({pair.names[n]: t for n, t in g.batch.items() if n in pair.names}, g.index)
                    for g in given.groups]  # fmt: skip
         seeds = Seeds(pair.b.form, renamed, given.stacked)
+        if isinstance(self.model_b, ForeignModel):
+            check_first_axes(pair.names, self.model_b, self.seeds.groups[0].batch, unit == "sample")
         if pair.b.mixes_rows and given.stacked and unit == "sample":
             pair.b.adopt(plan_for(pair.b, as_whole(seeds, 1), Settings(), whole=False))
             self._matched.append(
@@ -435,11 +444,6 @@ def target_for(model: Model, form: CallForm, settings: Settings, **more: Any) ->
 
 def _read(seeds: Any, model: Model) -> Seeds:
     return model.read_seeds(seeds) if isinstance(model, ForeignModel) else read_seeds(seeds, model)
-
-
-def input_names(seeds: Seeds) -> set[str]:
-    """Every word by which an input may be called."""
-    return {*seeds.form.names, *seeds.form.aliases}
 
 
 def labels(settings: Settings, seeds: Seeds) -> frozenset[str]:

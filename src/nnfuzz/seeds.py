@@ -60,6 +60,13 @@ def read_seeds(seeds: Any, model: Callable[..., Any]) -> Seeds:
         return _from_list(seeds, model, notes)
     form = CallForm.of(model, seeds)
     flat = flatten(seeds, form)
+    if isinstance(seeds, dict):
+        other = [f"{key!r} = {name!r}" for name, key in form.aliases.items() if key in seeds and not name.isdigit()]
+        if other:
+            notes.append(
+                "arrays of the seeds that have other names than the model's parameters are taken in order: "
+                + ", ".join(other)
+            )
     if not flat:
         raise UsageError("the seeds hold no tensor: give at least one")
     lengths = {t.shape[0] if t.dim() else None for t in flat.values()}

@@ -97,8 +97,17 @@ MESSAGES = {
     "nan a.onnx --seeds seeds.npz --train": "--train is asked for, but a.onnx is an ONNX model, which has no training "
     "mode",
     "diff a.onnx b.onnx --seeds seeds.npz --map scores": "--map: 'scores' does not name two: write A_NAME=B_NAME",
-    "diff a.onnx b.onnx --seeds seeds.npz --map p=q": "--map p=q names no input or output of both: A gives scores and "
-    "B gives out/scores",
+    "diff a.onnx b.onnx --seeds seeds.npz --map p=q": "--map p=q: A has no input or output 'p', its input is x, its "
+    "output "
+    "is scores: use one of these",
+    "diff a.onnx b.onnx --seeds seeds.npz --map x=q": "--map x=q: B has no input 'q', its input is input.1: use one of "
+    "these",
+    "diff a.onnx b.onnx --seeds seeds.npz --map scores=q": "--map scores=q: B has no output 'q', its output is "
+    "out/scores: "
+    "use one of these",
+    "diff a.onnx stream.onnx --seeds seeds.npz": "B takes the inputs x float32[batch, 4], state float32[2, batch, "
+    "3], rate "
+    "int64[] and A takes x float32[n, 6]: nothing of A fits 'state', 'rate'; say what does with --map A_NAME=B_NAME",
     "seeds a.onnx -o seeds.txt": "seeds.txt is neither .npz nor .safetensors: seeds are saved as one of these",
     "seeds a.onnx --dim 3": "--dim: '3' does not say which dimension: write batch=1, or x.2=48 for the axis 2 of x",
     "seeds a.onnx --dim k=3": "--dim names 'k', but the free dimensions are n: use these",

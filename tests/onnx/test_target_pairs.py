@@ -79,8 +79,10 @@ def test_what_is_asked_comes_first_and_the_rest_is_said() -> None:
         "inputs matched (A = B): i = j; outputs: x = y, y = z",
         "not compared, since nothing on the other side fits: output extra of A",
     ]
-    with pytest.raises(UsageError, match="--map q=y names no input or output of both: A gives x, y, extra and B gives"):
+    with pytest.raises(UsageError, match="--map q=y: A has no output 'q', it gives x, y, extra"):
         match_outputs(a, b, {"q": "y"})
+    with pytest.raises(UsageError, match="--map x=q: B has no output 'q', it gives y, z"):
+        match_outputs(a, b, {"x": "q"})
     with pytest.raises(UsageError, match=r"no output of A \(x float32\[1, 3\]\) fits one of B"):
         match_outputs({"x": torch.zeros(1, 3)}, {"p": torch.zeros(2), "q": torch.zeros(4)}, {})
 
@@ -122,7 +124,7 @@ def test_inputs_that_one_side_lacks() -> None:
     more = {**values, "ids": torch.arange(4)}
     job = pair(two_inputs("p", "q", extra=True), two_inputs("p", "q"), more)
     assert "B takes no input like ids of A: it runs without" in job.notes()
-    with pytest.raises(UsageError, match="--map zz=y names no input or output of both"):
+    with pytest.raises(UsageError, match="--map zz=y: A has no input or output 'zz', its inputs are p, q, its"):
         pair(two_inputs("p", "q"), two_inputs("p", "q"), values, match={"zz": "y"})
 
 

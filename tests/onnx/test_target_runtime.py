@@ -193,16 +193,31 @@ def test_names_types_and_strangers() -> None:
     two = torch.arange(3)
     for given_seeds in (
         {"input.1": two, "/b:0": two}, {"input_1": two, "_b_0": two}, {"0": two, "1": two},
-        {"arr_0": two, "arr_1": two}, {"p": two, "q": two}, (two, two), (two, two, two),
+        {"arr_0": two, "arr_1": two}, (two, two), (two, two, two),
     ):  # fmt: skip
         seeds = loaded.read_seeds(given_seeds)
         assert seeds.form.names == ("input.1", "/b:0")
         assert all(t.dtype == torch.float32 for t in seeds.groups[0].batch.values())
         assert seeds.form.resolve("input_1", "ranges") == "input.1"
         assert seeds.form.resolve("1", "ranges") == "/b:0"
-    said = loaded.read_seeds({"p": two, "q": two}).notes
-    assert "taken in order: 'p' = 'input.1', 'q' = '/b:0'" in said[0]
-    assert "converted to float32" in said[1]
+    assert "converted to float32" in loaded.read_seeds((two, two)).notes[0]
+    for wrong in ({"p": two, "q": two}, {"input.1": two, "q": two}):
+        with pytest.raises(
+            UsageError, match=r"takes input\.1 \(float\[n\]\), /b:0 .*, but the seeds give '.*', 'q': call"
+        ):
+            loaded.read_seeds(wrong)
+
+
+def test_a_lone_array_of_another_name_is_taken_and_said() -> None:
+    loaded = nnfuzz.onnx.load(classifier())
+    found = loaded.read_seeds({"foo": torch.zeros(3, 6)})
+    assert found.form.names == ("x",)
+    assert found.notes == ["the array 'foo' of the seeds is taken for the input 'x'"]
+    assert loaded.read_seeds({"x": torch.zeros(3, 6), "foo": torch.zeros(2)}).notes == [
+        "the model takes x: 'foo' in the seeds is left out"
+    ]
+    with pytest.raises(UsageError, match=r"zoo takes x \(float\[n, 6\]\), but the seeds give 'foo', 'bar': call them"):
+        loaded.read_seeds({"foo": torch.zeros(3, 6), "bar": torch.zeros(2)})
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,38 +30,46 @@ class InputMatch:
     dropped: list[str] = field(default_factory=list)
 
 
-def match_inputs(seeds: Seeds, model_b: Any, asked: Mapping[str, str]) -> InputMatch:
+def match_inputs(seeds: Seeds, model_a: Any, model_b: Any, asked: Mapping[str, str]) -> InputMatch:
     """By ``asked`` (A's name → B's), else by name, else in order where rank and type fit.
 
     Args:
-        seeds: of A. model_b: a ``ForeignModel``, or a callable of tensors.
+        seeds: of A. model_a, model_b: each a ``ForeignModel``, or a callable of tensors.
 
     Raises:
-        UsageError: an input of B that nothing of A fits, or a name in ``asked`` that is none.
+        UsageError: an input of B that nothing of A fits, or a match that cannot be, by what the graphs declare.
     """
     mine = {n: t[0] for n, t in seeds.groups[0].batch.items()}
-    theirs, optional = _inputs_of(model_b, list(mine))
-    pairs: dict[str, str] = {}
-    for a, b in asked.items():
-        pairs[seeds.form.resolve(a, "match")] = b
+    theirs, optional = inputs_of(model_b, list(mine))
+    pairs: dict[str, str] = dict(asked)
+    how = dict.fromkeys(pairs, "by --map")
     for a in mine:
         if a in pairs:
             continue
         same = next((b for b in theirs if b not in pairs.values() and plain(a) == plain(b)), None)
         if same is not None:
-            pairs[a] = same
+            pairs[a], how[a] = same, "by name"
     for a, t in mine.items():
         if a not in pairs:
             fitting = (b for b, s in theirs.items() if b not in pairs.values() and _may_be(t, s, seeds.stacked))
             found = next(fitting, None)
             if found is not None:
-                pairs[a] = found
+                pairs[a], how[a] = found, "in order"
+    own = {a: _of_a(a, t, model_a, seeds.stacked) for a, t in mine.items()}
     missing = [b for b in theirs if b not in pairs.values() and b not in optional]
     if missing:
+        what = {b: b if s is None else f"{b} {_declared(s)}" for b, s in theirs.items()}
         raise UsageError(
-            f"B takes the inputs {', '.join(theirs)} and A takes {', '.join(mine)}: nothing of A fits "
+            f"B takes the inputs {', '.join(what.values())} and A takes {', '.join(own.values())}: nothing of A fits "
             f"{', '.join(map(repr, missing))}; say what does with --map A_NAME=B_NAME"
         )
+    for a, b in pairs.items():
+        trouble = _unfit(mine[a], theirs.get(b), seeds.stacked)
+        if trouble:
+            raise UsageError(
+                f"A's {own[a]} = B's {b} {_declared(theirs[b])}, matched {how[a]}, do not fit: {trouble}; give two "
+                "models that take the same inputs, or say which belong together with --map A_NAME=B_NAME"
+            )
     backward = {b: a for a, b in pairs.items()}
     positional = tuple(Leaf(b) if b in backward else None for b in theirs)
     form = CallForm(positional, {}, {})
@@ -69,7 +77,24 @@ def match_inputs(seeds: Seeds, model_b: Any, asked: Mapping[str, str]) -> InputM
     return InputMatch(form, ordered, [a for a in mine if a not in pairs])
 
 
-def _inputs_of(model: Any, mine: list[str]) -> tuple[dict[str, Any], set[str]]:
+def check_first_axes(names: Mapping[str, str], b: ForeignModel, batch: Mapping[str, Tensor], by_row: bool) -> None:
+    """Raises ``UsageError`` where B's graph fixes its first axes to another number of rows than it would be given.
+
+    Args:
+        names: A's inputs → B's. batch: A's candidates. by_row: whether each of them is a row, which B may take alone.
+    """
+    for mine, name in names.items():
+        spec = next(s for s in b.inputs if s.name == name)
+        fixed = spec.shape[0] if spec.shape else None
+        given = 1 if by_row or batch[mine].dim() < 2 else batch[mine].shape[1]
+        if isinstance(fixed, int) and fixed != given:
+            raise UsageError(
+                f"A's {mine} = B's {name} {_declared(spec)} do not fit: B takes {fixed} rows together, and A's "
+                f"candidates have {given}; give {b.name} as the first model, which says what a candidate is"
+            )
+
+
+def inputs_of(model: Any, mine: list[str]) -> tuple[dict[str, Any], set[str]]:
     """Names of B's inputs in call order, with what the graph says of them; and which of them may be left out."""
     if isinstance(model, ForeignModel):
         return {s.name: s for s in model.inputs}, {s.name for s in model.inputs if s.optional}
@@ -90,6 +115,42 @@ def _may_be(t: Tensor, spec: Any, rows: bool) -> bool:
         return False
     rank = t.dim() + (1 if rows else 0)
     return spec.shape is None or len(spec.shape) in (rank, rank + 1, rank - 1)
+
+
+def _unfit(t: Tensor, spec: Any, rows: bool) -> str:
+    """Why an input of one of A's candidates cannot be fed to B's, "" where it can, as far as B declares that."""
+    if spec is None:
+        return ""
+    if spec.dtype is not None and spec.dtype != t.dtype:
+        halves = t.dtype.is_floating_point and spec.dtype.is_floating_point
+        hint = " (an fp16 copy may keep float32 inputs: keep_io_types of the converter, or --as fp16)"
+        return f"{_dtype(t.dtype)} is given where {_dtype(spec.dtype)} is taken{hint if halves else ''}"
+    if spec.shape is None:
+        return ""
+    first = 1 if rows else 0  # the axis that counts rows may have any size
+    own, sizes = list(t.shape), list(spec.shape[first:])
+    if len(spec.shape) < first or len(own) != len(sizes):
+        return f"{len(own) + first} axes are given where {len(spec.shape)} are taken"
+    wrong = next((i for i, (n, d) in enumerate(zip(own, sizes, strict=True)) if isinstance(d, int) and d != n), None)
+    return "" if wrong is None else f"axis {wrong + first} is {own[wrong]} here and {sizes[wrong]} there"
+
+
+def _of_a(name: str, t: Tensor, model_a: Any, rows: bool) -> str:
+    """An input of A in words: as its graph declares it, else as the seeds give it."""
+    if isinstance(model_a, ForeignModel):
+        spec = next((s for s in model_a.inputs if s.name == name), None)
+        if spec is not None:
+            return f"{name} {_declared(spec)}"
+    return f"{name} {_shaped(t.dtype, [*(['n'] if rows else []), *t.shape])}"
+
+
+def _declared(spec: Any) -> str:
+    return _shaped(spec.dtype, spec.shape)
+
+
+def _shaped(dtype: torch.dtype | None, shape: Sequence[Any] | None) -> str:
+    sizes = "" if shape is None else f"[{', '.join('?' if d is None else str(d) for d in shape)}]"
+    return f"{'any' if dtype is None else _dtype(dtype)}{sizes}"
 
 
 @dataclass
@@ -120,10 +181,9 @@ def match_outputs(a: Mapping[str, Tensor], b: Mapping[str, Tensor], asked: Mappi
         UsageError: nothing fits, or a name in ``asked`` is none.
     """
     for x, y in asked.items():
-        if x not in a or y not in b:
-            raise UsageError(
-                f"--map {x}={y} names no input or output of both: A gives {', '.join(a)} and B gives {', '.join(b)}"
-            )
+        for side, word, there in (("A", x, a), ("B", y, b)):
+            if word not in there:
+                raise UsageError(f"--map {x}={y}: {side} has no output {word!r}, it gives {', '.join(there)}")
     pairs = dict(asked)
     rules: tuple[Callable[[str, str], bool], ...] = (
         lambda x, y: plain(x) == plain(y),

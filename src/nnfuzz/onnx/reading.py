@@ -97,11 +97,14 @@ class _Reader:
             rest.remove(key)
         free = [n for n in names if n not in found]
         needed = [n for n in free if not self.specs[n].optional]
-        if needed and len(rest) <= len(free):
-            if found or len(rest) > 1 or len(names) > 1:
-                said = ", ".join(f"{k!r} = {n!r}" for k, n in zip(rest, free, strict=False))
-                self._note(f"arrays of the seeds that have other names than the inputs are taken in order: {said}")
-            found |= dict(zip(free, (part[k] for k in rest), strict=False))
+        if needed and rest and (len(names) > 1 or len(rest) > 1):
+            raise UsageError(
+                f"{self.model.name} takes {_listed(self.model.inputs)}, but the seeds give "
+                f"{', '.join(map(repr, part))}: call them as the inputs are called, since which is which is not known"
+            )
+        if needed and len(rest) == 1:
+            self._note(f"the array {rest[0]!r} of the seeds is taken for the input {free[0]!r}")
+            found[free[0]] = part[rest[0]]
         elif rest:
             self._note(f"the model takes {', '.join(names)}: {', '.join(map(repr, rest))} in the seeds is left out")
         return {n: found[n] for n in names if n in found}
