@@ -22,7 +22,9 @@ from nnfuzz.gradient import ScoreGuide
 from nnfuzz.jobs import DiffJob, make_job
 from nnfuzz.objectives import Disagreement
 from nnfuzz.onnx import load
-from nnfuzz.onnx.copies import Maker, Way, in_order, with_initializers, with_names
+from nnfuzz.onnx.copies import Maker, Way, with_initializers, with_names
+from nnfuzz.onnx.order import in_order
+from nnfuzz.onnx.processor import saturates, saturating
 from nnfuzz.onnx.program import OnnxProgram
 from nnfuzz.onnx.runtime import OnnxModel
 from nnfuzz.settings import Settings
@@ -337,3 +339,56 @@ def test_a_layer_whose_numbers_half_precision_cannot_hold_is_named_though_every_
     told = run.findings[0].details["begins at"]
     assert told.startswith("norm (BatchNormalization)")
     assert told.endswith("far more than any layer before it")
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        ("sse4_1 avx2 fma", True),
+        ("avx2 avx512f avx512bw", True),
+        ("avx2 avx512f avx512_vnni", False),
+        ("avx2 avx_vnni", False),
+        ("sse4_1", False),
+    ],
+)
+def test_which_processors_saturate(flags: str, told: bool) -> None:
+    lines = f"processor\t: 0\nmodel name\t: any\nflags\t\t: {flags}\n"
+    assert saturating(lines + lines.replace(": 0", ": 1")) == told
+    assert not saturating("processor\t: 0\nFeatures\t: asimd asimddp\n")  # ARM
+
+
+@pytest.mark.parametrize(
+    ("way", "instead"),
+    [
+        ("int8-static", "int8-static:uint8,uint8"),
+        ("int8-dynamic", "int8-dynamic:uint8"),
+        ("int8-static:uint8,uint8", ""),
+        ("int8-static:int8,int8", ""),
+        ("int8-dynamic:uint8", ""),
+        ("fp16", ""),
+    ],
+)
+def test_a_copy_that_saturates_here_is_said(
+    way: str, instead: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cpuinfo").write_text("flags\t\t: sse4_1 avx2 fma\n")
+    monkeypatch.setattr("nnfuzz.onnx.processor.PLACE", tmp_path / "cpuinfo")
+    saturates.cache_clear()
+    try:
+        maker = Maker(load(mlp()), Way.of(way), [{"x": torch.randn(16, 4)}])
+        maker.make()
+        maker.make(["first"])
+    finally:
+        saturates.cache_clear()
+    said = [n for n in maker.notes if "VNNI" in n]
+    assert len(said) == bool(instead)
+    if instead:
+        assert f"; --as {instead} does not saturate anywhere" in said[0]
+        assert load(Maker(load(mlp()), Way.of(instead), maker.parts).make())(torch.zeros(1, 4))  # and it runs
+
+
+def test_a_machine_that_cannot_be_asked_is_left_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nnfuzz.onnx.processor.PLACE", tmp_path / "none")
+    saturates.cache_clear()
+    assert not saturates()
+    saturates.cache_clear()

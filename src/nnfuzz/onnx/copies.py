@@ -1,4 +1,8 @@
-"""Copies of an ONNX model as people deploy them: int8 by onnxruntime.quantization, float16 by its converter."""
+"""Copies of an ONNX model as people deploy them: int8 by onnxruntime.quantization, float16 by its converter.
+
+Weights have all 8 bits (``reduce_range`` stays off), since the copy is the one that is deployed, whatever this machine
+is. On a processor where products of uint8 and int8 saturate the run says so, and names the copy that does not.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +29,7 @@ from nnfuzz.onnx.files import open_model
 from nnfuzz.onnx.naming import label_of
 from nnfuzz.onnx.order import in_order
 from nnfuzz.onnx.partly import with_floats
+from nnfuzz.onnx.processor import saturates
 from nnfuzz.onnx.refusals import first_line
 from nnfuzz.onnx.runtime import OnnxModel
 from nnfuzz.space import Batch
@@ -203,6 +208,7 @@ class Maker:
                         "other for this model"
                     )
                 self._plain = (kind, per_channel)
+                self._say_if_saturating("uint8", kind)
                 return self._changed(made)
         raise Unsupported(
             f"ONNX Runtime does not run the int8-dynamic copy of {self.model_a.name} ({trouble}): try int8-static"
@@ -228,6 +234,7 @@ class Maker:
         trouble = self._refused(made)
         if trouble is not None:
             raise Unsupported(f"ONNX Runtime does not run the int8-static copy of {self.model_a.name}: {trouble}")
+        self._say_if_saturating(self.way.activations or "uint8", TYPES[self.way.weights or "int8"])
         return self._changed(made)
 
     def _half(self, exclude: list[str]) -> onnx.ModelProto:
@@ -253,6 +260,18 @@ class Maker:
         raise Unsupported(f"ONNX Runtime does not run the fp16 copy of {self.model_a.name}: {trouble}")
 
     # ------------------------------------------------------------------ parts
+
+    def _say_if_saturating(self, activations: str, weights: str) -> None:
+        """``weights``: as onnxruntime calls the type."""
+        if activations != "uint8" or weights != "QInt8" or not saturates():
+            return
+        instead = "int8-static:uint8,uint8" if self.way.name == "int8-static" else "int8-dynamic:uint8"
+        note = (
+            "this processor has no VNNI: products of uint8 activations and int8 weights may saturate here and not on "
+            f"the machine where the copy will run; --as {instead} does not saturate anywhere"
+        )
+        if note not in self.notes:
+            self.notes.append(note)
 
     def _per_channel_able(self, proto: onnx.ModelProto) -> onnx.ModelProto:
         """The same model in an opset in which DequantizeLinear knows of channels, where onnx can convert it."""
