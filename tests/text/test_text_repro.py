@@ -86,7 +86,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def found(model: str, objective: str, **more: Any) -> Finding:
     how: dict[str, Any] = {"max_inputs": 300, "max_new": 16, "max_shrink": 60, "out": "run", **more}
     run = nnfuzz.fuzz_text(model, SEEDS, objective=objective, **how)
-    return run.findings[0]
+    return next(f for f in run.findings if f.confirmed)
 
 
 def rerun(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -104,9 +104,13 @@ def test_they_fail_again_without_nnfuzz(desk: Path) -> None:
         ("models.py:shout", "regex:!!!", {}),
         ("models.py:fragile", "crash", {}),
         ("models.py:shout", "models.py:long", {}),
+        ("models.py:Small", "disagree", {"as_": "bf16", "max_new": 24, "max_inputs": 600}),
+        ("models.py:Small", "disagree", {"as_": "int8", "max_new": 24, "max_inputs": 600}),
+        ("models.py:Small", "disagree", {"model_b": "models.py:mended"}),
+        ("models.py:shout", "disagree", {"model_b": "models.py:fragile"}),
     ]
     findings = [found(m, o, **more, out=f"run{n}") for n, (m, o, more) in enumerate(cases)]
-    places = [f"run{n}/findings/F0001/repro.py" for n in range(len(cases))]
+    places = [f"run{n}/findings/{f.id}/repro.py" for n, f in enumerate(findings)]
     done = subprocess.run(
         [sys.executable, "hidden.py", *places], capture_output=True, text=True, check=False, timeout=300
     )
@@ -141,10 +145,40 @@ def test_models_given_in_python_must_be_named(desk: Path, capsys: pytest.Capture
     assert rerun(capsys, "models.py:Small")[0] == 1
 
 
-def test_two_models_still_need_nnfuzz(desk: Path) -> None:
-    finding = found("models.py:Small", "disagree", as_="bf16", max_new=24, max_inputs=600)
+def test_two_models_that_agree_pass(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    finding = found("models.py:Small", "disagree", model_b="models.py:mended")
+    assert stands_alone(finding)
+    assert rerun(capsys)[0] == 1
+    status, said, _ = rerun(capsys, "models.py:mended", "models.py:mended")
+    assert (status, "not reproduced" in said) == (0, True)
+    status, said, _ = rerun(capsys, "models.py:Small", "models.py:Small")
+    assert status == 0
+
+
+def test_a_second_model_given_in_python_must_be_named(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = runpy.run_path("models.py")["mended"]()
+    found("models.py:Small", "disagree", model_b=other)
+    status, _, said = rerun(capsys)
+    assert status == 2
+    assert "python repro.py model.py:make other.py:make" in said
+    assert rerun(capsys, "models.py:Small", "models.py:mended")[0] == 1
+
+
+def test_what_only_nnfuzz_can_rerun_says_why(desk: Path) -> None:
+    finding = found("models.py:shout", lambda prompt, text: len(text) > 12)
     assert not stands_alone(finding)
-    assert "import nnfuzz" in (desk / "run/findings/F0001/repro.py").read_text()
+    script = desk / "run/findings/F0001/repro.py"
+    assert "It needs nnfuzz: the objective was given in Python" in script.read_text()
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 2  # 1 would say that the finding is still there
+    assert "cannot be tried" in done.stderr
+
+
+def test_what_failed_only_in_its_batch_is_told_so(desk: Path) -> None:
+    finding = found("models.py:Small", "loop:3")
+    assert "batch" not in (ast.get_docstring(ast.parse(repro_script(finding))) or "")
+    finding.status = "batch-only"
+    assert "only together with other prompts" in (ast.get_docstring(ast.parse(repro_script(finding))) or "")
 
 
 def test_a_hostile_finding_cannot_become_code(desk: Path) -> None:
@@ -171,3 +205,21 @@ def test_a_folder_of_hugging_face_is_rerun(desk: Path, capsys: pytest.CaptureFix
     status, said, _ = rerun(capsys)
     assert status == 1
     assert repr(run.findings[0].details["continuation"]) in said
+
+
+@pytest.mark.filterwarnings("default::Warning:transformers", "default::FutureWarning")
+def test_a_classifier_and_its_copy_are_rerun(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    transformers = pytest.importorskip("transformers", reason="the extra [text] is not installed")
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(
+        vocab_size=20, n_positions=64, n_embd=16, n_layer=2, n_head=2, initializer_range=0.4, bos_token_id=0,
+        eos_token_id=0, pad_token_id=0, num_labels=3,
+    )  # fmt: skip
+    transformers.GPT2ForSequenceClassification(config).save_pretrained("cls")
+    run = nnfuzz.fuzz_text("cls", [[3, 4, 5], [7, 8]], objective="disagree", as_="bf16", max_inputs=600, max_shrink=40,
+                           out="run")  # fmt: skip
+    assert stands_alone(run.findings[0])
+    status, said, _ = rerun(capsys)
+    assert status == 1
+    named = run.findings[0].cause.replace("A names class", "").replace("B class", "").split(",")
+    assert f"A names class {named[0].strip()}, B class {named[1].strip()}" in said

@@ -17,6 +17,7 @@ from nnfuzz.objectives.base import Cause, Objective
 from nnfuzz.space import Batch
 from nnfuzz.targets.base import Trace, Want
 from nnfuzz.text.codec import pack, unpack
+from nnfuzz.text.objectives.base import TextObjective
 from nnfuzz.text.objectives.together import Only, Together, cause_of
 from nnfuzz.text.shrink import TextShrinker
 from nnfuzz.text.space import PROMPT
@@ -76,12 +77,13 @@ class TextExaminer(Examiner):
         except Exception:
             return []
         return [cause_of(f) for _, f in self.objective.all_of(trace, hit.candidate)] or [
-            Cause(self._named(), "misbehaves, but only in its batch")
+            Cause(self._symptom(), "misbehaves, but only in its batch")
         ]
 
-    def _named(self) -> str:
+    def _symptom(self) -> str:
+        """Of what was seen only in a batch."""
         parts = self.objective.parts if self.objective is not None else []
-        return parts[0].searched() if len(parts) == 1 else "text"
+        return parts[0].symptom if len(parts) == 1 else TextObjective.symptom
 
     def _new(self, hit: Hit, confirmation: Confirmation, only: Objective) -> Finding | None:
         cause = confirmation.cause
@@ -209,7 +211,8 @@ class TextExaminer(Examiner):
             if found.cause == text:
                 part = self.objective.parts[self.objective.goals[goal][0]]
                 return {"goal": goal, "objective": part.spec_of(found)}
-        return {}
+        only = self.objective.parts[0] if len(self.objective.parts) == 1 else None
+        return {"objective": only.spec} if only is not None else {}
 
     def _words(self, ids: list[int], seed: list[int], trace: Trace | None) -> dict[str, Any]:
         target = self.text_target

@@ -98,10 +98,12 @@ class TextObjective(ABC):
     Attributes:
         goals: one name each; the search keeps the best prompts of every goal that is open.
         closes: whether a goal is over with its first finding (another one would be the same).
+        symptom: what its findings are called.
         spec: the words that name it, as on the command line; "" for one made of live objects.
     """
 
     name: ClassVar[str]
+    symptom: ClassVar[str] = "bad text"
     closes: bool = True
 
     def __init__(self) -> None:

@@ -20,6 +20,7 @@ class Regex(TextObjective):
     """A regular expression (Python's) that must not be found in the continuation."""
 
     name = "regex"
+    symptom = "forbidden text"
 
     def __init__(self, pattern: str):
         super().__init__()
@@ -46,7 +47,7 @@ class Regex(TextObjective):
         for row, text in enumerate(reading.texts):
             spans = [m.span() for m in self._pattern.finditer(text)][:20]
             if spans:
-                found[row].append(Found(0, "forbidden text", f"it matches {self.pattern}", spans))
+                found[row].append(Found(0, self.symptom, f"it matches {self.pattern}", spans))
         return Look(found, reading.no_scores())
 
     def searched(self) -> str:
@@ -58,6 +59,7 @@ class Predicate(TextObjective):
     of a classifier ``fn(prompt, logits)`` with a list of numbers."""
 
     name = "predicate"
+    symptom = "predicate"
 
     def __init__(self, function: Callable[..., Any], spec: str = ""):
         super().__init__()
@@ -72,7 +74,7 @@ class Predicate(TextObjective):
         for row, (prompt, text) in enumerate(zip(reading.prompts, said, strict=True)):
             failed, score = self._ask(prompt, text)
             if failed:
-                found[row].append(Found(0, "predicate", f"{self.title} says so"))
+                found[row].append(Found(0, self.symptom, f"{self.title} says so"))
             scores.append(score)
         return Look(found, padded_scores(scores))
 

@@ -17,6 +17,7 @@ class NonFiniteLogits(TextObjective):
     """A step whose logits hold a NaN or +Inf, or nothing but −Inf, so that there is no distribution to draw from."""
 
     name = "nonfinite"
+    symptom = "non-finite logits"
 
     def bind(self, model: LanguageModel, other: LanguageModel | None) -> None:
         if not model.shows_probabilities:
@@ -28,7 +29,7 @@ class NonFiniteLogits(TextObjective):
         for row in bad.any(1).nonzero()[:, 0].tolist():
             step = int(bad[row].long().argmax())
             told = {"step": step}
-            found[row].append(Found(0, "non-finite logits", "no distribution to choose from", [], details=told))
+            found[row].append(Found(0, self.symptom, "no distribution to choose from", [], details=told))
         return Look(found, reading.no_scores())
 
     def searched(self) -> str:
@@ -39,6 +40,7 @@ class Crash(TextObjective):
     """Nothing but what every run looks for anyway: prompts that make the model raise."""
 
     name = "crash"
+    symptom = "exception"
 
     def look(self, reading: Reading) -> Look:
         return Look(reading.none(), reading.no_scores())
@@ -52,6 +54,7 @@ class InvalidUtf8(TextObjective):
     the output does not count."""
 
     name = "utf8"
+    symptom = "invalid UTF-8"
 
     def bind(self, model: LanguageModel, other: LanguageModel | None) -> None:
         if model.classifies:
@@ -64,7 +67,7 @@ class InvalidUtf8(TextObjective):
             body = text.rstrip(REPLACEMENT)
             spans = [(i, i + 1) for i, c in enumerate(body) if ord(c) in SURROGATES or (c == REPLACEMENT and not given)]
             if spans:
-                found[row].append(Found(0, "invalid UTF-8", "the output is no valid UTF-8", spans[:20]))
+                found[row].append(Found(0, self.symptom, "the output is no valid UTF-8", spans[:20]))
         return Look(found, reading.no_scores())
 
     def searched(self) -> str:
@@ -79,6 +82,7 @@ class Disagree(TextObjective):
     """
 
     name = "disagree"
+    symptom = "disagreement"
     tie = 1e-6
 
     def bind(self, model: LanguageModel, other: LanguageModel | None) -> None:
@@ -114,7 +118,7 @@ class Disagree(TextObjective):
                 "B continues": reading.out.decode(theirs),
             }
             spans = [(start, len(reading.texts[row]))]
-            found[row].append(Found(0, "disagreement", "two continuations", spans, _known(min(mine, other)), told))
+            found[row].append(Found(0, self.symptom, "two continuations", spans, _known(min(mine, other)), told))
         closest = margin.nan_to_num(1e9).amin(1).double()
         return Look(found, (1 / (1 + closest)).clamp(max=0.999).numpy()[:, None])
 
@@ -129,7 +133,7 @@ class Disagree(TextObjective):
             pair = (int(a[row].argmax()), int(b[row].argmax()))
             told = {"margin of A": float(gaps[0][row]), "margin of B": float(gaps[1][row])}
             cause = f"A names class {pair[0]}, B class {pair[1]}"
-            found[row].append(Found(0, "disagreement", cause, [], float(min(g[row] for g in gaps)), told))
+            found[row].append(Found(0, self.symptom, cause, [], float(min(g[row] for g in gaps)), told))
         closest = torch.minimum(*gaps).nan_to_num(1e9).double()
         return Look(found, (1 / (1 + closest)).clamp(max=0.999).numpy()[:, None])
 

@@ -16,6 +16,7 @@ class Endless(TextObjective):
     """No end within the most characters or tokens. The score is how unlikely an end was at its likeliest."""
 
     name = "endless"
+    symptom = "endless output"
 
     def __init__(self) -> None:
         super().__init__()
@@ -35,7 +36,7 @@ class Endless(TextObjective):
         ended = reading.trace.outputs["ended"]
         found, most = reading.none(), reading.tokens.shape[1]
         for row in (~ended).nonzero()[:, 0].tolist():
-            found[row].append(Found(0, "endless output", "the output does not end"))
+            found[row].append(Found(0, self.symptom, "the output does not end"))
         lengths = torch.tensor([len(ids) for ids in reading.ids], dtype=torch.float64)
         return Look(found, (lengths / most).clamp(max=0.999).numpy()[:, None])
 
@@ -47,6 +48,7 @@ class Empty(TextObjective):
     """Nothing but white space. The score is the share of it."""
 
     name = "empty"
+    symptom = "empty output"
 
     def bind(self, model: LanguageModel, other: LanguageModel | None) -> None:
         if model.classifies:
@@ -58,7 +60,7 @@ class Empty(TextObjective):
         for row, text in enumerate(reading.texts):
             said = len("".join(text.split()))
             if not said:
-                found[row].append(Found(0, "empty output", "the output is empty", [(0, len(text))]))
+                found[row].append(Found(0, self.symptom, "the output is empty", [(0, len(text))]))
             scores.append(min(0.999, 1 - min(said, longest) / longest))
         return Look(found, padded_scores(scores))
 
@@ -71,6 +73,7 @@ class Echo(TextObjective):
     such stretch over N."""
 
     name = "echo"
+    symptom = "echo"
 
     def __init__(self, least: int = 20):
         super().__init__()
@@ -91,7 +94,7 @@ class Echo(TextObjective):
         for row in np.flatnonzero(longest >= self.least).tolist():
             stop = int(end[row]) + 1
             span = (stop - int(longest[row]), stop)
-            found[row].append(Found(0, "echo", f"{self.least} characters of the prompt come again", [span]))
+            found[row].append(Found(0, self.symptom, f"{self.least} characters of the prompt come again", [span]))
         return Look(found, np.minimum(longest / self.least, 0.999)[:, None])
 
     def searched(self) -> str:

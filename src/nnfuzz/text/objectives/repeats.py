@@ -26,6 +26,7 @@ class Repeat(TextObjective):
     """
 
     name, closes = "repeat", False
+    symptom = "repeated word"
 
     def __init__(self, times: int = 5):
         super().__init__()
@@ -61,7 +62,7 @@ class Repeat(TextObjective):
                     spans = [(words[n - run + 1].start(), word.end())]
                     cause = f"the word {word[0].casefold()!r} {self.times} times in a row"
                     if all(f.cause != cause for f in found[row]):
-                        found[row].append(Found(0, "repeated word", cause, spans))
+                        found[row].append(Found(0, self.symptom, cause, spans))
                 more = 0.0
                 if chances is not None and self._characters is not None and n + 1 < len(words):
                     more = self._chance(chances[row], words[n + 1].start(), word[0])
@@ -97,6 +98,7 @@ class Loop(TextObjective):
     over at least ``SHORTEST_LOOP`` ids. The score is the number of repetitions so far over ``times``."""
 
     name = "loop"
+    symptom = "loop"
 
     def __init__(self, times: int = 4):
         super().__init__()
@@ -119,7 +121,9 @@ class Loop(TextObjective):
             start = max(0, stop - int(repeats[row] * p))
             span = (len(reading.out.decode(ids[:start])), len(reading.out.decode(ids[:stop])))
             details = {"period": p, "repetitions": round(float(repeats[row]), 1)}
-            found[row].append(Found(0, "loop", f"a loop of {self.times} repetitions or more", [span], details=details))
+            found[row].append(
+                Found(0, self.symptom, f"a loop of {self.times} repetitions or more", [span], details=details)
+            )
         return Look(found, (repeats / self.times).clamp(max=0.999).double().numpy()[:, None])
 
     def searched(self) -> str:

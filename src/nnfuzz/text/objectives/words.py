@@ -34,6 +34,7 @@ class Words(TextObjective):
     """
 
     name = "blacklist"
+    symptom = "blacklisted word"
 
     def __init__(self, words: list[str], spec: str = ""):
         super().__init__()
@@ -77,7 +78,7 @@ class Words(TextObjective):
                 spans = [s for s in spans if s[0] or not reading.glued[row]]
                 if spans:
                     word = self.words[goal]
-                    found[row].append(Found(goal, "blacklisted word", f"blacklisted word {word!r}", spans))
+                    found[row].append(Found(goal, self.symptom, f"blacklisted word {word!r}", spans))
         return Look(found, self._scores(reading))
 
     wishes = 3
