@@ -40,9 +40,9 @@ def explain(
     if finding.details.get("run", {}).get("job") in _TOLD_BY_ITSELF:
         return "\n".join(told_other(finding))
     if finding.details.get("run", {}).get("job") == "text":
-        from nnfuzz.text.telling import lines as told_text
+        from nnfuzz.text.explain import explain_text
 
-        return "\n".join(told_text(finding))
+        return explain_text(finding, place, model, model_b)
     if finding.call is None:
         raise UsageError(f"{finding.id} does not say how its inputs are passed to the model, so it cannot be rerun")
     job = job_of(finding, place, model, model_b)

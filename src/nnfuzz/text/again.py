@@ -34,15 +34,15 @@ def is_text(finding: Finding) -> bool:
 def repro(place: str | Path, model: Any = None, model_b: Any = None) -> ReproResult:
     """Runs a saved finding in the real model."""
     finding = load_finding(Path(place))
-    session = _session_of(finding, place, model, model_b)
+    session = session_of(finding, place, model, model_b)
     ids = unpack(finding.inputs[PROMPT])[0]
     batch = {PROMPT: pack([ids], max(1, len(ids)))}
     target = session.setup.target
     exact = finding.symptom == "exception"
     seen = confirm(target, session.together if exact else Only(session.together, finding.cause), batch, reseed)
     told = [f"recorded: {finding.symptom} ({finding.cause})"]
-    if changed := _changed(finding, session, by_name=model is None and model_b is None):
-        told.append(f"note: {changed}")
+    if differs := changed(finding, session, by_name=model is None and model_b is None):
+        told.append(f"note: {differs}")
     if seen.cause is None or seen.trace is None:
         symptom = seen.cause.symptom if seen.cause is not None else ""
         told.append(f"seen now: {symptom} ({seen.cause.text})" if seen.cause else "seen now: the model does not do it")
@@ -58,7 +58,7 @@ def shrink(place: str | Path, model: Any = None, model_b: Any = None, max_inputs
     from nnfuzz.text.save import save_text_finding
 
     finding = load_finding(Path(place))
-    session = _session_of(finding, place, model, model_b)
+    session = session_of(finding, place, model, model_b)
     examiner = session.examiner_alone()
     ids = unpack(finding.inputs[PROMPT])[0]
     batch = {PROMPT: pack([ids], max(1, len(ids)))}
@@ -67,8 +67,8 @@ def shrink(place: str | Path, model: Any = None, model_b: Any = None, max_inputs
     if confirm(session.setup.target, only, batch, reseed).cause is None:
         raise UsageError(f"{finding.id} does not fail any more, so there is nothing to shrink: see nnfuzz repro")
     small = examiner.redone(finding, ids, only, max_inputs)
-    if changed := _changed(finding, session, by_name=model is None and model_b is None):
-        small.notes.append(f"when it was shrunk, {changed}")
+    if differs := changed(finding, session, by_name=model is None and model_b is None):
+        small.notes.append(f"when it was shrunk, {differs}")
     save_text_finding(small, Path(place))
     return small
 
@@ -103,7 +103,7 @@ def resume(
     return session.run(resume=True)
 
 
-def _session_of(finding: Finding, place: str | Path, model: Any, model_b: Any) -> TextSession:
+def session_of(finding: Finding, place: str | Path, model: Any, model_b: Any) -> TextSession:
     """A session with the finding's seed as its only seed."""
     run = finding.details["run"]
     spec = run.get("objective")
@@ -130,7 +130,7 @@ def _model(context: dict[str, Any], which: str, given: Any, place: str | Path, d
     return load_given(context[which], device)
 
 
-def _changed(finding: Finding, session: TextSession, *, by_name: bool) -> str:
+def changed(finding: Finding, session: TextSession, *, by_name: bool) -> str:
     run = finding.details["run"]
     now = fingerprint(session.settings.context, {}) | {"weights": session.fingerprint.get("weights", {})}
     return said(changes(run.get("fingerprint"), now, cwd=run.get("cwd"), files=by_name), "this was found")

@@ -126,7 +126,7 @@ class TextExaminer(Examiner):
 
         def fails(prompts: list[list[int]]) -> list[bool]:
             self.reseed(0)
-            return self._failing(pack(prompts, width), only, text)
+            return self.failing(pack(prompts, width), only, text)
 
         shrinker = TextShrinker(target.codec, target.model.shortest, fails, budget, self.late)
         small = shrinker.shrink(ids)
@@ -137,7 +137,7 @@ class TextExaminer(Examiner):
             return ids, "not shrunk: shorter prompts fail only in a batch"
         return small, "" if shrinker.complete else f"shrinking stopped early, after {shrinker.tried:,} prompts"
 
-    def _failing(self, packed: torch.Tensor, only: Objective, text: str) -> list[bool]:
+    def failing(self, packed: torch.Tensor, only: Objective, text: str) -> list[bool]:
         batch = {PROMPT: packed}
         if not isinstance(only, Only):  # an exception
             lone = (judge_alone(self.target, only, {PROMPT: packed[i : i + 1]})[0] for i in range(len(packed)))

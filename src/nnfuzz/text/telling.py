@@ -90,7 +90,8 @@ def readme(finding: Finding, place: str) -> str:
     if details.get("steps"):
         parts.append(_table(details["steps"]))
     parts += [f"- {note}" for note in finding.notes]
-    parts.append(f"## Again\n\n    nnfuzz repro {place}\n    nnfuzz shrink {place}\n    python {place}/repro.py")
+    commands = [f"nnfuzz {word} {place}" for word in ("explain", "repro", "shrink")] + [f"python {place}/repro.py"]
+    parts.append("## Again\n\n" + "\n".join(f"    {command}" for command in commands))
     return "\n\n".join(parts) + "\n"
 
 
