@@ -23,6 +23,7 @@ from nnfuzz.examine import Examiner
 from nnfuzz.findings.enrich import Enricher
 from nnfuzz.fingerprint import changes, said
 from nnfuzz.fuzzer import Fuzzer, Limits, Parts
+from nnfuzz.gradient.allowance import together
 from nnfuzz.gradient.steps import followable
 from nnfuzz.guard import seed_all
 from nnfuzz.inputs import build_space
@@ -42,6 +43,7 @@ from nnfuzz.speed import raw_rate
 from nnfuzz.stats import Stats
 from nnfuzz.store import NullStore, RunStore
 from nnfuzz.store_seeds import load_seed_groups, save_seed_groups
+from nnfuzz.targets import PairTarget
 from nnfuzz.targets.torch import LAYER_BYTES
 
 BATCH_BYTES = 16 << 20
@@ -277,10 +279,11 @@ class Session:
         climber = None
         if gradient.NAME in bandit.names:
             guides = self.job.guides(objectives)
-            side = self.job.side
+            traced = target.traced if isinstance(target, PairTarget) else [self.job.side]
             climber = gradient.Climber(
                 guides, space, corpus, schedule, target.unit, target.device, lambda: _sites(examiner),
-                slots=side.slots, allowance=side.allowance(),
+                slots=min((s.slots for s in traced if s.slots is not None), default=None),
+                allowance=together(s.allowance() for s in traced),
             )  # fmt: skip
         parts = Parts(target, space, objectives, corpus, frontier, breeder, bandit, keeper, examiner, stats, climber)
         fuzzer = Fuzzer(

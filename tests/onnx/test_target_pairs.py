@@ -347,3 +347,96 @@ def test_an_export_agrees_with_what_it_was_made_of(tmp_path: Path) -> None:
     assert not run.findings
     assert run.stats.unit == "sample"
     assert nnfuzz.diff(Net(1.02), str(path), seeds(), **LIMITS).findings
+
+
+# ------------------------------------------------------------------------------------------------- gradients
+
+
+class Sum(nn.Module):
+    """``two_inputs`` in torch, a little tilted."""
+
+    def forward(self, p: Tensor, q: Tensor) -> Tensor:
+        return p + 2.001 * q
+
+
+class Followed(Sum):
+    """The same with the names of its inputs unlike any graph's."""
+
+    def forward(self, first: Tensor, second: Tensor) -> Tensor:
+        return first + 2.001 * second
+
+
+def mixed(torch_first: bool, other: nn.Module, names: tuple[str, str]) -> tuple[Any, Any, dict[str, Tensor]]:
+    """The two sides, and seeds under A's names."""
+    graph = nnfuzz.onnx.load(two_inputs(*names))
+    own = ("first", "second") if isinstance(other, Followed) else ("p", "q")
+    mine = own if torch_first else names
+    g = torch.Generator().manual_seed(0)
+    values = {mine[0]: torch.randn(8, 3, generator=g), mine[1]: torch.randn(8, 3, generator=g)}
+    return (other, graph, values) if torch_first else (graph, other, values)
+
+
+@pytest.mark.parametrize("torch_first", [True, False], ids=["torch first", "graph first"])
+@pytest.mark.parametrize(
+    ("other", "names"), [(Sum(), ("p", "q")), (Sum(), ("q", "p")), (Followed(), ("s", "t"))],
+    ids=["by name", "by name, not order", "in order"],
+)  # fmt: skip
+def test_gradients_of_a_mixed_pair_are_those_of_its_torch_side(
+    torch_first: bool, other: nn.Module, names: tuple[str, str]
+) -> None:
+    a, b, values = mixed(torch_first, other, names)
+    job = DiffJob(Settings(job="diff", compare="allclose:0.01"), a, b, values)
+    with job.target_session():
+        job.prepare()
+    target = job.pair
+    assert target is not None
+    leading = target.a if torch_first else target.b
+    assert target.traced == [leading]
+    assert leading.allowance() is None
+    (guide,) = job.guides(job.objectives())
+    leaves = {n: t.clone().requires_grad_() for n, t in job.seeds.groups[0].batch.items()}
+    told = torch.stack([d["difference"] for d in guide.look(leaves, lambda _: False)])
+    got = torch.autograd.grad(told.sum(), list(leaves.values()))
+    lead = other(*leaves.values()) if isinstance(other, Followed) else other(**leaves)
+    theirs = target.names if torch_first else {n: n for n in leaves}
+    judge = (b if torch_first else a)(**{theirs[n]: t.detach() for n, t in leaves.items()})["y"]
+    by_hand = -((lead - judge).square().mean(1) + 1e-30).log()
+    wanted = torch.autograd.grad(by_hand.sum(), list(leaves.values()))
+    for mine, expected in zip(got, wanted, strict=True):
+        assert torch.allclose(mine, expected, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("covered", ["a", "b", "both"])
+@pytest.mark.parametrize("torch_first", [True, False], ids=["torch first", "graph first"])
+def test_mixed_pairs_take_turns_whatever_side_is_covered(
+    covered: str, torch_first: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from nnfuzz.gradient import Climber
+
+    made: list[Climber] = []
+    plain = Climber.turn
+
+    def turn(self: Climber, batch: int, rng: np.random.Generator) -> Any:
+        made.append(self)
+        return plain(self, batch, rng)
+
+    monkeypatch.setattr(Climber, "turn", turn)
+    graph = nnfuzz.onnx.load(classifier())
+    sides = (Net(1.02), graph) if torch_first else (graph, Net(1.02))
+    run = nnfuzz.diff(*sides, seeds(), covered=covered, ranges=(-10, 10), max_inputs=3000, max_shrink=50)
+    assert run.findings
+    assert len(made) > 2
+    assert made[0].allowance is None
+    assert not made[0].trouble
+
+
+def test_two_graphs_keep_to_the_allowance_of_the_dearer_one() -> None:
+    from nnfuzz.gradient.allowance import Allowance, together
+
+    job = pair(classifier(), classifier(1.02), seeds())
+    assert job.pair is not None
+    assert job.pair.traced == [job.pair.a, job.pair.b]
+    joined = together([Allowance(lambda n: 3.0 * n), None, Allowance(lambda n: 50.0 + n)])
+    assert joined is not None
+    assert [joined.price(n) for n in (1, 100)] == [51.0, 300.0]
+    assert together([None, None]) is None

@@ -6,7 +6,7 @@ seed gives the same run on any machine.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 LEAST, MOST = 1 / 16, 1 / 2
@@ -32,3 +32,9 @@ class Allowance:
             inputs: candidates that the model has run. brought: the share of novelty, progress and hits, 0 to 1.
         """
         return self.spent <= min(MOST, max(LEAST, brought)) * (inputs + self.spent)
+
+
+def together(sides: Iterable[Allowance | None]) -> Allowance | None:
+    """What turns may take that trace several models at once: by the dearest; None where none of them keeps account."""
+    accounts = [side for side in sides if side is not None]
+    return Allowance(lambda count: max(a.price(count) for a in accounts)) if accounts else None

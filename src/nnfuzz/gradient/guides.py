@@ -91,9 +91,8 @@ class ScoreGuide:
     def __init__(self, target: TorchTarget | PairTarget, objective: Objective):
         self.target, self.objective = target, objective
         self._blind: list[TorchTarget] = []
-        if isinstance(target, PairTarget) and target.a.quantized != target.b.quantized:
-            # rounding has no slope of its own: the float side leads, and the other one judges
-            self._blind.append(target.a if target.a.quantized else target.b)
+        if isinstance(target, PairTarget):
+            self._blind += [side for side in (target.a, target.b) if side not in target.traced]
 
     def is_backward(self, target: str) -> bool:
         return False

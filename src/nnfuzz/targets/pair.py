@@ -71,6 +71,16 @@ class PairTarget(Target):
         """Whether rows that ``a`` takes together are whole candidates of ``b``."""
         return self.a.unit == "sample" and self.b.unit == "batch"
 
+    @property
+    def traced(self) -> list[TorchTarget]:
+        """Sides that gradient turns follow; where it is one, it leads, and the other judges. Rounding has no slope of
+        its own, so of a float side and a quantized one the float side leads; a graph of another runtime is dear to
+        trace, so of it and a model in torch the latter does."""
+        sides = [side for side in (self.a, self.b) if side.sees_inside]
+        if self.a.quantized != self.b.quantized:
+            return [side for side in sides if not side.quantized]
+        return [side for side in sides if side.allowance() is None] or sides
+
     def model_input(self, candidate: Batch) -> Batch:
         return self.a.model_input(candidate)
 
