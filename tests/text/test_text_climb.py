@@ -137,3 +137,35 @@ def test_what_is_noted_does_not_depend_on_how_often(monkeypatch: pytest.MonkeyPa
         assert torch.equal(value.nan_to_num(9.0), whole[name].nan_to_num(9.0)), name
     assert whole["tokens"].shape == (3, 8)
     assert whole["bad"][1, 2] | (whole["tokens"][1, 2] == -1)
+
+
+class Grows(Follower):
+    """Its logits grow ten thousandfold with every letter of "zqxjkvwypbfm" that it has read."""
+
+    def __init__(self) -> None:
+        super().__init__(dict.fromkeys(ALPHABET, "."))
+
+    def logits(self, ids: torch.Tensor, state: Any = None) -> tuple[torch.Tensor, Any]:
+        rare = torch.tensor([ALPHABET.index(c) for c in "zqxjkvwypbfm"])
+        read = (ids[:, :, None] == rare).any(1).float()
+        read = read if state is None else torch.maximum(read, state)
+        return self.table(ids) * (10000.0 ** read.sum(1))[:, None, None], read
+
+
+def test_logits_lead_to_overflow() -> None:
+    seeds = ["the lazy dog", "a cat."]
+    how: dict[str, Any] = {"max_inputs": 4000, "max_new": 4, "max_shrink": 0, "seed": 2}
+    led = nnfuzz.fuzz_text(Grows(), seeds, objective="nonfinite", coverage="ngrams", **how)
+    assert led.findings[0].symptom == "non-finite logits"
+    assert not nnfuzz.fuzz_text(Grows(), seeds, objective="nonfinite", coverage="none", **how).findings
+
+
+@given(st.lists(st.floats(allow_nan=True, allow_infinity=True, width=32), min_size=1, max_size=6))
+def test_reach_is_a_share_and_grows_with_the_largest_logit(values: list[float]) -> None:
+    x = torch.tensor([values], dtype=torch.float32)
+    share = float(choosing_module.reach(x))
+    assert 0 <= share <= 1
+    finite = [abs(v) for v in x[0].tolist() if abs(v) < float("inf")]
+    more = torch.tensor([[*values, 2 * max(finite, default=1.0) + 1]], dtype=torch.float32)
+    assert float(choosing_module.reach(more)) >= share
+    assert float(choosing_module.reach(torch.tensor([[torch.finfo(torch.float16).max]]).half())) > 0.99

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 
 import numpy as np
 import pytest
@@ -222,3 +223,18 @@ def test_objectives_that_fit_no_such_model(word: str, message: str) -> None:
 def test_every_objective_says_what_it_searches() -> None:
     for word in ("repeat:5", "loop:4", "words:a,b", "regex:x", "echo:20", "endless", "empty", "utf8", "nonfinite"):
         assert re.search(r"\w{3}", make_objective(word).searched())
+
+
+def test_a_regex_scores_the_longest_beginning_of_a_match() -> None:
+    pytest.importorskip("regex", reason="partial matches need the package regex")
+    scores = look(r"regex:\bnan\d{3}", ["x", "an", "n", "na. xnan", "say nan12", "nan123"]).scores[:, 0].tolist()
+    assert scores[0] == scores[1] == 0
+    assert 0 < scores[2] < scores[3] < scores[4] < scores[5] < 1
+    assert scores[4] == pytest.approx(5 / 9)
+
+
+def test_a_regex_has_no_score_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "regex", None)
+    seen = look(r"regex:nan", ["nan", "na"])
+    assert len(seen.found[0]) == 1
+    assert bool(np.isnan(seen.scores).all())

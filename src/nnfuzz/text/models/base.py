@@ -76,8 +76,9 @@ class LanguageModel(ABC):
     ``tokens`` int64 ``(batch, T)`` (−1 after the end), ``ended`` bool ``(batch,)``; and where the model shows its
     probabilities ``logp`` and ``margin`` float32 ``(batch, T)`` (of the chosen id; over the runner-up), ``bad`` bool
     ``(batch, T)`` (no distribution: NaN, +inf, or nothing but −inf), ``watched`` float32 ``(batch, T, len(watch))``
-    (log-probabilities of the ids in ``watch``). A classifier gives ``classes`` ``(batch, C)`` and no tokens. Its layers
-    are hidden states ``mean`` and ``last``, ``(batch, d)``, when they are wanted.
+    (log-probabilities of the ids in ``watch``), ``reach`` float32 ``(batch,)`` when ``measures`` is set (how near the
+    largest logit came to what its dtype can hold, see ``choosing.reach``). A classifier gives ``classes`` ``(batch,
+    C)`` and no tokens. Its layers are hidden states ``mean`` and ``last``, ``(batch, d)``, when they are wanted.
 
     Attributes:
         name: for the reader. codec: of prompts given as the model's own ids, None for a black box.
@@ -101,6 +102,8 @@ class LanguageModel(ABC):
 
     def __init__(self) -> None:
         self.watch: Sequence[int] = ()
+        self.measures = False
+        """Whether the size of logits is noted."""
         self.spent = 0
         """Characters or tokens run so far: read, written, or scored for gradients."""
         self.notes: list[str] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -24,9 +25,20 @@ class Chooser:
 
     Args:
         rows: of the batch. watch: ids whose log-probabilities are noted. end: the id that ends a continuation.
+        measures: whether the size of logits is noted.
     """
 
-    def __init__(self, rows: int, writing: Writing, watch: Sequence[int], end: int | None, device: torch.device):
+    def __init__(
+        self,
+        rows: int,
+        writing: Writing,
+        watch: Sequence[int],
+        end: int | None,
+        device: torch.device,
+        *,
+        measures: bool = False,
+    ):
+        self.reach = torch.zeros(rows, device=device) if measures else None
         self.rows, self.writing, self.end = rows, writing, end
         self.watch = torch.tensor(list(watch), dtype=torch.long, device=device)
         self.alive = torch.ones(rows, dtype=torch.bool, device=device)
@@ -42,6 +54,8 @@ class Chooser:
 
     def step(self, logits: Tensor) -> Tensor:
         """``(rows, vocabulary)`` → the chosen ids ``(rows,)``; rows that have ended choose, but it is not noted."""
+        if self.reach is not None:
+            self.reach = torch.maximum(self.reach, reach(logits) * self.alive)
         logits = logits.float()
         top, chosen = logits.max(1)
         bad = None
@@ -68,6 +82,8 @@ class Chooser:
             made = {n: _filled(t, missing) for n, t in made.items()}
         if self.end is not None:
             made["tokens"] = made["tokens"].masked_fill(made["tokens"] == self.end, PAD)
+        if self.reach is not None:
+            made["reach"] = self.reach
         return {**made, "ended": ~self.alive}
 
     def _note(self) -> None:
@@ -99,6 +115,15 @@ class Chooser:
         rows = self.rows if self.writing.apart else 1
         noise = noise_of(self.writing, self.length, (rows, logp.shape[1]), logp.device)
         return (logp / self.writing.temperature + noise).argmax(1)
+
+
+def reach(logits: Tensor) -> Tensor:
+    """``(rows, vocabulary)`` → float32 ``(rows,)``, 0 … 1: the largest finite magnitude in powers of two, as a share of
+    those that the dtype has. What is not finite already does not count."""
+    size = logits.detach().abs()
+    size = torch.where(size.isfinite(), size, 0).amax(1).double()
+    limit = torch.finfo(logits.dtype if logits.is_floating_point() else torch.float32).max
+    return (torch.log2(1 + size) / math.log2(limit)).clamp(max=1.0).float()
 
 
 def noise_of(writing: Writing, step: int, shape: tuple[int, int], device: torch.device) -> Tensor:

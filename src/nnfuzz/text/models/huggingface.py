@@ -14,7 +14,7 @@ from nnfuzz.errors import MissingExtra, Unsupported, UsageError
 from nnfuzz.targets.base import Trace
 from nnfuzz.text.codec import Codec, Ids, Tokens
 from nnfuzz.text.models.base import LanguageModel, Prompts, Wish, Writing
-from nnfuzz.text.models.choosing import Chooser, Pooled
+from nnfuzz.text.models.choosing import Chooser, Pooled, reach
 from nnfuzz.text.models.wishing import embedding_of, wish_through
 
 
@@ -69,7 +69,7 @@ class HuggingFace(LanguageModel):
         ids = self.prepared(prompts, 0 if self.classifies else writing.max_new)
         if self.classifies:
             return self._classified(ids, states)
-        chooser = Chooser(len(ids), writing, self.watch, self.end, self.device)
+        chooser = Chooser(len(ids), writing, self.watch, self.end, self.device, measures=self.measures)
         pooled = Pooled() if states else None
         packed, mask = self._packed(ids, left=True)
         more: dict[str, Any] = {"input_ids": packed, "use_cache": True, "output_hidden_states": states}
@@ -136,6 +136,8 @@ class HuggingFace(LanguageModel):
         seen = self.model(input_ids=packed, attention_mask=mask, output_hidden_states=states)
         self.spent += int(mask.sum())
         outputs = {"classes": seen.logits.float(), "bad": ~seen.logits.isfinite().all(1, keepdim=True)}
+        if self.measures:
+            outputs["reach"] = reach(seen.logits)
         if not states or not seen.hidden_states:
             return Trace(outputs)
         last = seen.hidden_states[-1].float()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 import re
 from collections.abc import Callable
@@ -15,9 +16,16 @@ from nnfuzz.errors import UsageError
 from nnfuzz.text.models.base import LanguageModel
 from nnfuzz.text.objectives.base import Found, Look, Reading, TextObjective, padded_scores
 
+HALF = 4
+"""Characters of a match that score one half."""
+
 
 class Regex(TextObjective):
-    """A regular expression (Python's) that must not be found in the continuation."""
+    """A regular expression (Python's) that must not be found in the continuation.
+
+    Where the package ``regex`` is installed, the score is the length n of the longest part of the continuation that
+    could be the beginning of a match, as n / (n + ``HALF``). Else there is none.
+    """
 
     name = "regex"
     symptom = "forbidden text"
@@ -37,6 +45,7 @@ class Regex(TextObjective):
             )
         self.pattern, self.spec = pattern, f"regex:{pattern}"
         self.goals = [self.spec]
+        self._begun = _partial(pattern)
 
     def bind(self, model: LanguageModel, other: LanguageModel | None) -> None:
         if model.classifies:
@@ -48,10 +57,34 @@ class Regex(TextObjective):
             spans = [m.span() for m in self._pattern.finditer(text)][:20]
             if spans:
                 found[row].append(Found(0, self.symptom, f"it matches {self.pattern}", spans))
-        return Look(found, reading.no_scores())
+        if self._begun is None:
+            return Look(found, reading.no_scores())
+        longest = [_longest_begun(self._begun, text) for text in reading.texts]
+        return Look(found, padded_scores([min(0.999, n / (n + HALF)) for n in longest]))
 
     def searched(self) -> str:
         return f"text that matches {self.pattern}"
+
+
+def _partial(pattern: str) -> Any:
+    """The same pattern for partial matches; None where ``regex`` is missing or reads it otherwise."""
+    try:
+        regex: Any = importlib.import_module("regex")
+    except ImportError:
+        return None
+    try:
+        return regex.compile(pattern)
+    except regex.error:
+        return None
+
+
+def _longest_begun(begun: Any, text: str) -> int:
+    """The length of the longest part of the text that a match could begin with."""
+    longest = 0
+    for start in range(len(text)):
+        while start + longest < len(text) and begun.match(text, start, start + longest + 1, partial=True):
+            longest += 1
+    return longest
 
 
 class Predicate(TextObjective):

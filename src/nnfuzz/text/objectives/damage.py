@@ -14,7 +14,11 @@ REPLACEMENT = "\ufffd"
 
 
 class NonFiniteLogits(TextObjective):
-    """A step whose logits hold a NaN or +Inf, or nothing but −Inf, so that there is no distribution to draw from."""
+    """A step whose logits hold a NaN or +Inf, or nothing but −Inf, so that there is no distribution to draw from.
+
+    The score is how near the largest logit came to what its dtype can hold, in powers of two (see ``choosing.reach``):
+    it leads to overflow; a NaN of another origin has no slope that logits show.
+    """
 
     name = "nonfinite"
     symptom = "non-finite logits"
@@ -22,6 +26,7 @@ class NonFiniteLogits(TextObjective):
     def bind(self, model: LanguageModel, other: LanguageModel | None) -> None:
         if not model.shows_probabilities:
             raise UsageError(f"{model.name} shows no logits, so nonfinite has nothing to look at: drop this objective")
+        model.measures = True
 
     def look(self, reading: Reading) -> Look:
         bad = reading.trace.outputs["bad"]
@@ -30,7 +35,9 @@ class NonFiniteLogits(TextObjective):
             step = int(bad[row].long().argmax())
             told = {"step": step}
             found[row].append(Found(0, self.symptom, "no distribution to choose from", [], details=told))
-        return Look(found, reading.no_scores())
+        reach = reading.trace.outputs.get("reach")
+        scores = reading.no_scores() if reach is None else reach.double().clamp(max=0.999).numpy()[:, None]
+        return Look(found, scores)
 
     def searched(self) -> str:
         return "logits that are no distribution"
