@@ -174,3 +174,22 @@ def test_only_what_a_behaviour_hangs_on_matters(ids: list[int], needed: set[int]
     assert all(any(i.text == f"'{'abcde'[n]}'" for n in needed) for i in found if i.matters)
     assert tried == len(ids) + sum(len(i.changed) for i in found)
     assert len(told(found, tried, "character", len(ids))) == len(ids) + 1
+
+
+def test_a_model_that_writes_otherwise_now_says_so() -> None:
+    calls = iter(range(10_000))
+
+    def drifts(prompts: list[str]) -> list[str]:
+        return [f"{next(calls)} la la la" for _ in prompts]
+
+    run = nnfuzz.fuzz_text(drifts, SEEDS, objective="repeat:3", max_inputs=20, max_new=24, max_shrink=0)
+    said = nnfuzz.explain(run.findings[0], model=drifts)
+    assert "of what it writes now, which is not what was recorded: '" in said
+
+
+def test_what_failed_only_in_its_batch_says_so(tmp_path: Path) -> None:
+    run = nnfuzz.fuzz_text(Small(), SEEDS, objective="loop:4", max_inputs=200, max_new=16, max_shrink=0)
+    finding = run.findings[0]
+    finding.status = "batch-only"
+    finding.details["run"]["objective"] = None
+    assert "only together with others in one batch" in nnfuzz.explain(finding, model=Small())

@@ -107,6 +107,10 @@ def session_of(finding: Finding, place: str | Path, model: Any, model_b: Any) ->
     """A session with the finding's seed as its only seed."""
     run = finding.details["run"]
     spec = run.get("objective")
+    if not spec and finding.status == "batch-only":
+        raise UsageError(
+            f"{place} failed only together with others in one batch, and it is not known what it did there"
+        )
     if not spec and finding.symptom != "exception":
         raise UsageError(
             f"{place} was found by an objective given in Python, which it does not know: run the search again"

@@ -19,6 +19,7 @@ from nnfuzz.text.objectives.together import Only
 from nnfuzz.text.session import TextSession
 from nnfuzz.text.space import PROMPT
 from nnfuzz.text.telling import lines as told_before
+from nnfuzz.text.telling import storable, visible
 
 _MARKED = ("blacklisted word", "forbidden text", "echo", "invalid UTF-8")
 _REPEATED = ("repeated word", "loop")
@@ -36,7 +37,9 @@ def explain_text(finding: Finding, place: str | Path, model: object = None, mode
     """
     lines = [f"{finding.id}  {finding.symptom}: {finding.cause}", *told_before(finding), _ancestry(finding)]
     if finding.symptom != "exception" and not finding.details.get("run", {}).get("objective"):
-        return "\n".join([*lines, "its objective was given in Python, and cannot be asked again: this is all there is"])
+        alone = "it failed only together with others in one batch, and it is not known what it did there"
+        lost = "its objective was given in Python, and cannot be asked again"
+        return "\n".join([*lines, f"{alone if finding.status == 'batch-only' else lost}: this is all there is"])
     session = again.session_of(finding, place, model, model_b)
     if changed := again.changed(finding, session, by_name=model is None and model_b is None):
         lines.insert(0, f"note: {changed}")
@@ -68,7 +71,7 @@ def _where(finding: Finding, session: TextSession, ids: list[int], trace: Trace,
     if target.model.classifies:
         return [f"logits: {', '.join(f'{v:.4g}' for v in trace.outputs['classes'][0].tolist())}"]
     now = seen(target.model, ids, target)
-    lines = _drawn(session, now)
+    lines = [*_drawn(session, now), *_otherwise(finding, now)]
     if symptom in _REPEATED:
         return [*repeats.told(finding, now), *lines]
     if symptom in _MARKED:
@@ -83,6 +86,14 @@ def _drawn(session: TextSession, now: Seen) -> list[str]:
     if not temperature or now.logp is None:
         return []
     return [f"probabilities are the model's own; at temperature {temperature:g} what is written was drawn by them"]
+
+
+def _otherwise(finding: Finding, now: Seen) -> list[str]:
+    """Where the model does not write what it wrote, what is told is of the text of now."""
+    if storable(now.text) == finding.details.get("continuation"):
+        return []
+    text = f"'{visible(now.text[:80])}'" + (" …" if len(now.text) > 80 else "")
+    return [f"all this is of what it writes now, which is not what was recorded: {text}"]
 
 
 def _influence(session: TextSession, finding: Finding, ids: list[int], only: Objective) -> list[str]:
