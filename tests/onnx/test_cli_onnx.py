@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from target_zoo import classifier, log_of_softmax, recurrent, saved
 
+import onnx
 from nnfuzz.cli import main
 
 QUICK = ["--plain", "--max-inputs", "800"]
@@ -127,3 +128,16 @@ def test_a_provider_that_is_not_there(desk: Path, capsys: pytest.CaptureFixture[
     (desk / "net.py").write_text("import torch\nnet = torch.nn.Linear(6, 3)\n")
     text = said(capsys, "nan", "net.py:net", "--seeds", "seeds.npz", "--provider", "cpu", status=2)
     assert text == "--provider and --ort-opt speak of ONNX models, but net.py:net is none"
+
+
+def test_a_graph_that_leaves_its_rank_open(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    open_rank = saved(classifier(), desk / "open.onnx")
+    proto = onnx.load(open_rank)
+    proto.graph.input[0].type.tensor_type.ClearField("shape")
+    onnx.save(proto, open_rank)
+    assert said(capsys, "seeds", "open.onnx", status=2) == (
+        "the graph does not say how many axes 'x' has, so no seeds can be made for it: declare them where they are "
+        "used, "
+        "for instance by --input x=float32[1,3,32,32]:0..1"
+    )
+    said(capsys, "nan", "open.onnx", "--input", "x=float32[4,6]:-1..1", *QUICK, status=0)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from graphs import constant, model, node, value
+from graphs import BOOL, INT64, constant, graph, model, node, value
 
 import nnfuzz
 import onnx
@@ -392,3 +392,16 @@ def test_a_machine_that_cannot_be_asked_is_left_as_it_is(tmp_path: Path, monkeyp
     saturates.cache_clear()
     assert not saturates()
     saturates.cache_clear()
+
+
+def test_a_loop_without_weights_has_no_int8_copy() -> None:
+    """The converter rewrites its body and changes nothing in it."""
+    body = graph(
+        [node("Sqrt", "v", "r"), node("Identity", "go", "on")],
+        [value("i", dtype=INT64), value("go", dtype=BOOL), value("v", "n", 4)],
+        [value("on", dtype=BOOL), value("r", "n", 4)],
+    )
+    constants = [constant("trip", np.array(2)), constant("yes", np.array(True))]
+    looped = model([node("Loop", "trip yes x", "y", body=body)], [value("x", "n", 4)], [value("y", "n", 4)], constants)
+    with pytest.raises(Unsupported, match=r"the int8-dynamic copy of .* is the model itself"):
+        Maker(load(looped), Way.of("int8")).make()

@@ -26,7 +26,7 @@ from nnfuzz.errors import Unsupported, UsageError
 from nnfuzz.onnx.blocks import blocks, told
 from nnfuzz.onnx.calibrate import SeedReader
 from nnfuzz.onnx.files import open_model
-from nnfuzz.onnx.naming import label_of
+from nnfuzz.onnx.naming import graphs_of, label_of, nodes_of
 from nnfuzz.onnx.order import in_order
 from nnfuzz.onnx.partly import with_floats
 from nnfuzz.onnx.processor import saturates
@@ -330,20 +330,19 @@ class Maker:
 
     def _changed(self, made: onnx.ModelProto) -> onnx.ModelProto:
         """Raises ``Unsupported`` when the converter left everything as it was."""
-        before = [n.op_type for n in self.prepared.graph.node]
-        after = [n.op_type for n in made.graph.node]
-        kinds = {t.data_type for t in self.prepared.graph.initializer}
-        if before == after and kinds == {t.data_type for t in made.graph.initializer} and self._is_whole(made):
+        if _content(made.graph) == _content(self.prepared.graph):
             raise Unsupported(
                 f"the {self.way.name} copy of {self.model_a.name} is the model itself: it holds no operator that "
                 "onnxruntime converts"
             )
         return made
 
-    def _is_whole(self, made: onnx.ModelProto) -> bool:
-        """Whether no branch was converted either."""
-        inner = [a for n in made.graph.node for a in n.attribute if a.HasField("g")]
-        return not inner or made.SerializeToString() == self.prepared.SerializeToString()
+
+def _content(graph: onnx.GraphProto) -> tuple[list[str], set[int]]:
+    """Operators and the element types of constants, those of bodies and branches among them."""
+    nodes = list(nodes_of(graph))
+    inner = [part for node in nodes for part in graphs_of(node)]
+    return [n.op_type for n in nodes], {t.data_type for part in (graph, *inner) for t in part.initializer}
 
 
 _QUANTIZED = {"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "QLinearConv", "QLinearMatMul",

@@ -104,7 +104,10 @@ def _names(spec: Spec) -> list[str]:
 def _checked_dims(dims: dict[str, int], specs: list[Spec]) -> dict[str, int]:
     for spec in specs:
         if spec.shape is None:
-            raise UsageError(f"the graph does not say how many axes {spec.name!r} has, so no seeds can be made for it")
+            raise UsageError(
+                f"the graph does not say how many axes {spec.name!r} has, so no seeds can be made for it: declare them "
+                f"where they are used, for instance by --input {plain(spec.name)}=float32[1,3,32,32]:0..1"
+            )
     known = {name for s in specs for name in _names(s) if name}
     by_place = {f"{n}.{i}": name for s in specs for i, name in enumerate(_names(s)) for n in (s.name, plain(s.name))}
     found = {}
