@@ -63,3 +63,29 @@ def test_answers_may_be_numbers_of_any_library(answer, judged):
 def test_an_objective_that_leaves_is_told():
     with pytest.raises(nnfuzz.UsageError, match=r"the objective .* raised SystemExit"):
         nnfuzz.fuzz_text(writes, PROMPTS, objective=lambda p, c: sys.exit(0), max_inputs=50)
+
+
+def quotes(prompts):
+    for p in prompts:
+        if "e" in p and len(p) > 5:
+            raise KeyError(f"cannot read {p!r} at {len(p)}")
+    return ["ok" for _ in prompts]
+
+
+def looks_up(prompts):
+    known = dict.fromkeys("abcdfghijklmnopqrstuvwxyz .", 1)
+    return [str(sum(known[c] for c in p)) for p in prompts]
+
+
+def test_a_message_that_quotes_its_prompt_is_one_finding_and_shrinks():
+    run = nnfuzz.fuzz_text(quotes, PROMPTS, objective="crash", alphabet="seeds", max_inputs=600)
+    (finding,) = run.findings
+    assert finding.cause == "KeyError: \"cannot read '…' at #\""
+    assert len(finding.details["prompt"]) == 6
+    assert finding.details["prompt"] in finding.details["message"]
+
+
+def test_a_character_that_a_message_names_is_no_quoted_prompt():
+    run = nnfuzz.fuzz_text(looks_up, PROMPTS, objective="crash", alphabet="seeds", max_inputs=300)
+    (finding,) = run.findings
+    assert (finding.cause, finding.details["prompt"]) == ("KeyError: 'e'", "e")

@@ -60,9 +60,11 @@ def judge_alone(target: Target, objective: Objective, candidate: Batch) -> tuple
 
 
 def exception_cause(error: Exception) -> Cause:
-    """Messages that differ only in numbers are one cause."""
+    """Messages that differ only in numbers are one cause; so are those that differ only in what a target knows to be
+    the input (see ``text.target``)."""
     first = (str(error).strip().splitlines() or ["no message"])[0]
-    text = shorten(re.sub(r"-?\d+(\.\d+)?(e[+-]?\d+)?", "#", first), 160, placeholder=" …")
+    plain = (str(getattr(error, "without_input", first)).strip().splitlines() or [first])[0]
+    text = shorten(re.sub(r"-?\d+(\.\d+)?(e[+-]?\d+)?", "#", plain), 160, placeholder=" …")
     return Cause(
         symptom="exception",
         text=f"{type(error).__name__}: {text}",

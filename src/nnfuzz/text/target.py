@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 
 import torch
 
 from nnfuzz.callform import staying
+from nnfuzz.errors import NnfuzzError
 from nnfuzz.space import Batch
 from nnfuzz.targets.base import Target, Trace, Want
 from nnfuzz.text.codec import Codec, unpack
 from nnfuzz.text.models.base import LanguageModel, Prompts, Writing
 from nnfuzz.text.space import PROMPT
+
+QUOTED = 6
+"""A prompt of so many characters is taken for quoted where a message holds it."""
 
 
 class TextTarget(Target):
@@ -37,6 +42,16 @@ class TextTarget(Target):
         return self._run(prompts, replace(self.writing, apart=True, seed=self.writing.seed + 1), Want(layers=False))
 
     def _run(self, prompts: Prompts, writing: Writing, want: Want) -> Trace:
+        try:
+            return self._both(prompts, writing, want)
+        except NnfuzzError:
+            raise
+        except Exception as error:
+            with suppress(Exception):  # an exception may refuse attributes, or to be told
+                error.without_input = without(str(error), prompts.texts)  # type: ignore[attr-defined]
+            raise
+
+    def _both(self, prompts: Prompts, writing: Writing, want: Want) -> Trace:
         with staying():
             trace = _on_cpu(self.model.run(prompts, writing, states=want.layers))
             if self.other is not None:
@@ -56,6 +71,15 @@ class TextTarget(Target):
         other = f" against {self.other.describe()}" if self.other is not None else ""
         how = f"drawn at temperature {self.writing.temperature:g}" if self.writing.temperature else "greedy"
         return f"{self.model.describe()}{other}, {how}"
+
+
+def without(message: str, prompts: list[str]) -> str:
+    """A message that does not quote its prompt: else every prompt would be a finding of its own, which no shorter one
+    could stand for. Short prompts stay, since they may stand there by chance."""
+    for prompt in prompts:
+        if len(prompt) >= QUOTED:
+            message = message.replace(repr(prompt)[1:-1], "…").replace(prompt, "…")
+    return message
 
 
 def _on_cpu(trace: Trace) -> Trace:
