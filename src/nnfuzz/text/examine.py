@@ -76,14 +76,15 @@ class TextExaminer(Examiner):
             raise
         except Exception:
             return []
-        return [cause_of(f) for _, f in self.objective.all_of(trace, hit.candidate)] or [
-            Cause(self._symptom(), "misbehaves, but only in its batch")
-        ]
+        return [cause_of(f) for _, f in self.objective.all_of(trace, hit.candidate)] or [self._only_in_batch(hit)]
 
-    def _symptom(self) -> str:
-        """Of what was seen only in a batch."""
-        parts = self.objective.parts if self.objective is not None else []
-        return parts[0].symptom if len(parts) == 1 else TextObjective.symptom
+    def _only_in_batch(self, hit: Hit) -> Cause:
+        """What was seen in its batch, and alone no more."""
+        assert self.objective is not None
+        part, found = self.objective.reported.get(hit.key, (None, None))
+        told = {"objective": part.spec_of(found)} if part is not None and found is not None else {}
+        symptom = found.symptom if found is not None else TextObjective.symptom
+        return Cause(symptom, "misbehaves, but only in its batch", details=told)
 
     def _new(self, hit: Hit, confirmation: Confirmation, only: Objective) -> Finding | None:
         cause = confirmation.cause
@@ -211,8 +212,7 @@ class TextExaminer(Examiner):
             if found.cause == text:
                 part = self.objective.parts[self.objective.goals[goal][0]]
                 return {"goal": goal, "objective": part.spec_of(found)}
-        only = self.objective.parts[0] if len(self.objective.parts) == 1 else None
-        return {"objective": only.spec} if only is not None else {}
+        return {}
 
     def _words(self, ids: list[int], seed: list[int], trace: Trace | None) -> dict[str, Any]:
         target = self.text_target

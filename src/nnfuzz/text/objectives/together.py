@@ -41,6 +41,8 @@ class Together(Objective):
         self._at = {goal: n for n, goal in enumerate(self.goals)}
         self.known: dict[str, int] = {}
         """Causes that are findings, and the goal (an index into ``goals``) of each."""
+        self.reported: dict[int, tuple[TextObjective, Found]] = {}
+        """By the keys of verdicts, what they stood for: what fails only in its batch is never seen again."""
         watch = sorted({i for part in parts for i in part.watched(model)}) if model.shows_probabilities else []
         model.watch = watch
         for part in parts:
@@ -80,9 +82,11 @@ class Together(Objective):
         fresh = np.zeros(len(found), np.bool_)
         for row, several in enumerate(found):
             if several:
-                new = [f for _, f in several if f.cause not in self.known]
+                new = [(g, f) for g, f in several if f.cause not in self.known]
                 fresh[row] = bool(new)
-                keys[row] = (new[0] if new else several[0][1]).key
+                goal, first = (new or several)[0]
+                keys[row] = first.key
+                self.reported.setdefault(first.key, (self.parts[self.goals[goal][0]], first))
         goals = np.where(np.isnan(goals), -np.inf, goals)
         still = self.open
         best = goals[:, still].max(1) if still else np.full(len(found), -np.inf)
