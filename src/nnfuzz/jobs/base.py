@@ -1,0 +1,121 @@
+"""What every job has: a target, seeds, objectives, and what it says of them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from nnfuzz.divergence.outcome import After
+from nnfuzz.divergence.pool import Pool
+from nnfuzz.errors import UsageError
+from nnfuzz.findings.finding import Finding
+from nnfuzz.gradient import Guide, ScoreGuide
+from nnfuzz.inputs import listed
+from nnfuzz.jobs.planning import Model, labels, on_device, plan_for, read, target_for
+from nnfuzz.objectives import Objective
+from nnfuzz.seeds import Seeds
+from nnfuzz.settings import Settings
+from nnfuzz.space import Batch, InputSpace
+from nnfuzz.targets import PairTarget, Target, TorchTarget
+from nnfuzz.targets.foreign import ForeignModel
+from nnfuzz.targets.unit import Plan, check_drive, random_candidates
+
+KEPT = {"model": "model.onnx", "model_b": "model_b.onnx"}
+"""Models of other runtimes that were given in Python without a file, in a run directory."""
+
+
+class Job(ABC):
+    """``prepare`` looks at the model with the seeds; after it ``target`` and ``seeds`` stand."""
+
+    def __init__(self, settings: Settings, model: Model, seeds: Any):
+        self.settings, self.model = settings, model
+        self.given = seeds if isinstance(seeds, Seeds) else read(seeds, model)
+        self.stacked = self.given.stacked
+        self.side = target_for(
+            model, self.given.form, settings, name=settings.context.get("model") or "", layers=settings.layers
+        )
+        self.side.labels = labels(settings, self.given)
+        self.seeds = self.given
+        self.plan: Plan | None = None
+        self.fingerprint: dict[str, Any] = {}
+        self.pool: Pool | None = None
+        """Where hits are kept beside findings, for jobs that look at them again."""
+        self.found_in: Path | None = None
+        """The directory of the finding that is gone back to."""
+
+    @property
+    def target(self) -> Target:
+        return self.side
+
+    def target_session(self) -> AbstractContextManager[None]:
+        return self.side.session()
+
+    def prepare(self) -> None:
+        """Finds out what a candidate is. Raises ``ModelFailure`` when the model fails on its seeds."""
+        self.plan = plan_for(self.side, self.given, self.settings, self.whole_shapes())
+        self.side.adopt(self.plan)
+        self.seeds = self.plan.seeds
+
+    def check(self, space: InputSpace) -> None:
+        """A fast way of running is tried again on random legal inputs."""
+        assert self.plan is not None
+        generator = torch.Generator().manual_seed(self.settings.seed)
+        kept = check_drive(self.side.call, on_device(self.plan, self.side), space, generator)
+        self.side.drive = kept.drive
+        self.side.check(lambda: self._random(space))
+
+    def _random(self, space: InputSpace) -> Batch:
+        """Random legal candidates, on which a fast way of running is tried again."""
+        group = max(self.seeds.groups, key=lambda g: len(g.index))
+        generator = torch.Generator().manual_seed(self.settings.seed)
+        return random_candidates(space, {n: t.to(self.side.device) for n, t in group.batch.items()}, generator)
+
+    def constraint(self) -> Callable[[Batch], Batch] | None:
+        fn = self.settings.constraint
+        if fn is not None and not callable(fn):
+            raise UsageError(f"the constraint is {fn!r}, but a function from a dict of inputs to such a dict is needed")
+        return fn
+
+    def whole_shapes(self) -> bool:
+        """Whether ``shapes`` counts the seeds' first axis as part of a candidate."""
+        shapes = self.settings.shapes or {}
+        given = self.given.groups[0].batch
+        return self.given.stacked and any(
+            len(listed(dims)) == given[self.given.form.resolve(n, "shapes")].dim() for n, dims in shapes.items()
+        )
+
+    def keep(self, folder: Path) -> None:
+        """Writes what a rerun needs beside the seeds into a new run directory."""
+        for which, name in KEPT.items():
+            model = getattr(self, which, None)
+            if isinstance(model, ForeignModel) and model.path is None:
+                model.save(folder / name)
+                self.settings.context[which] = str((folder / name).resolve())
+
+    def afterwards(self, fuzzer: Any, findings: list[Finding], run: Path | None, tell: Callable[[str], None]) -> After:
+        """A closer look at what a run has found, before its findings are saved. ``run``: its directory."""
+        return After()
+
+    def notes(self) -> list[str]:
+        return [*self.given.notes, *self.side.notes]
+
+    def guidable(self) -> bool:
+        """Whether gradients may lead the search at all."""
+        return self.side.sees_inside
+
+    def guides(self, objectives: list[Objective]) -> list[Guide]:
+        """What gradients follow."""
+        assert isinstance(self.target, TorchTarget | PairTarget)
+        return [ScoreGuide(self.target, objectives[0])]
+
+    @abstractmethod
+    def objectives(self) -> list[Objective]: ...
+
+    @abstractmethod
+    def searched(self) -> str:
+        """What counts as a hit, in the user's words."""
