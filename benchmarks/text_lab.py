@@ -8,7 +8,7 @@ import pydoc_data.topics
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -141,11 +141,12 @@ def compare(
     max_new: int,
     repeats: int,
     first: int = 0,
+    ways: Sequence[str] = tuple(WAYS),
     times: int = 3,
     temperature: float = 0.0,
 ) -> dict[str, Any]:
     """Words surfaced and repetitions found by each way, seed by seed; saved under ``name`` after each search."""
-    told: dict[str, Any] = {way: [] for way in WAYS}
+    told: dict[str, Any] = {way: [] for way in ways}
     for seed in range(first, first + repeats):
         for way, rows in told.items():
             began = time.process_time()

@@ -2,7 +2,7 @@
 search with equal numbers of characters.
 
     python benchmarks/text_lstm.py train     # on the standard library's prose, minutes; writes the weights
-    python benchmarks/text_lstm.py compare --written 2000000 --repeats 5
+    python benchmarks/text_lstm.py compare --repeats 5
     python benchmarks/text_lstm.py speed
     python benchmarks/text_lstm.py hostile --prompts 10000
 """
@@ -75,7 +75,7 @@ def loaded(path: Path) -> CharLSTM:
     return model.eval()
 
 
-def compare(path: Path, written: int, repeats: int, first: int, temperature: float) -> None:
+def compare(path: Path, written: int, repeats: int, first: int, ways: list[str], temperature: float) -> None:
     model = loaded(path)
     words = lab.rare_words(lab.texts()[0])
     prompts = lab.seeds(lab.texts()[1])
@@ -83,7 +83,7 @@ def compare(path: Path, written: int, repeats: int, first: int, temperature: flo
     print(f"{reached:.3f} bits a character; words: {', '.join(words)}")
     model.eval()
     told = lab.compare("text_lstm", model, prompts, words, {"bits": reached}, written=written, max_new=MAX_NEW,
-                       repeats=repeats, first=first, temperature=temperature)  # fmt: skip
+                       repeats=repeats, first=first, ways=ways, temperature=temperature)  # fmt: skip
     print(lab.table(told))
 
 
@@ -138,9 +138,10 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=24)
     parser.add_argument("--dropout", type=float, default=0.25)
     parser.add_argument("--hidden", type=int, default=256)
-    parser.add_argument("--written", type=int, default=1_500_000)
+    parser.add_argument("--written", type=int, default=2_000_000)
     parser.add_argument("--repeats", type=int, default=5, help="how many seeds")
     parser.add_argument("--first", type=int, default=0, help="first seed")
+    parser.add_argument("--ways", nargs="+", choices=list(lab.WAYS), default=list(lab.WAYS), metavar="WAY")
     parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--prompts", type=int, default=10_000)
     parser.add_argument("--threads", type=int, default=1)
@@ -149,7 +150,7 @@ def main() -> None:
     if given.what == "train":
         train(given.model, given.epochs, given.hidden, given.dropout)
     elif given.what == "compare":
-        compare(given.model, given.written, given.repeats, given.first, given.temperature)
+        compare(given.model, given.written, given.repeats, given.first, given.ways, given.temperature)
     elif given.what == "speed":
         speed(given.model)
     else:

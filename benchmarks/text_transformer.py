@@ -1,7 +1,7 @@
 """The same as text_lstm.py with a small causal transformer, through the Hugging Face interface; and its copies.
 
 python benchmarks/text_transformer.py train   # built from a config, nothing is downloaded
-python benchmarks/text_transformer.py compare --written 1500000 --repeats 5
+python benchmarks/text_transformer.py compare --repeats 5
 python benchmarks/text_transformer.py copies                # float32 against float16 and dynamic int8
 python benchmarks/text_transformer.py speed
 """
@@ -73,7 +73,7 @@ def loaded(path: Path) -> tuple[Any, Any]:
     return model, transformers.AutoTokenizer.from_pretrained(path, local_files_only=True)
 
 
-def compare(path: Path, written: int, repeats: int, first: int) -> None:
+def compare(path: Path, written: int, repeats: int, first: int, ways: list[str]) -> None:
     model = loaded(path)
     words = lab.rare_words(lab.texts()[0])
     prompts = lab.seeds(lab.texts()[1])
@@ -81,7 +81,7 @@ def compare(path: Path, written: int, repeats: int, first: int) -> None:
     model[0].eval()
     print(f"{reached:.3f} bits a character; words: {', '.join(words)}")
     told = lab.compare("text_transformer", model, prompts, words, {"bits": reached}, written=written, max_new=MAX_NEW,
-                       repeats=repeats, first=first)  # fmt: skip
+                       repeats=repeats, first=first, ways=ways)  # fmt: skip
     print(lab.table(told))
 
 
@@ -124,9 +124,10 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--width", type=int, default=96)
     parser.add_argument("--layers", type=int, default=3)
-    parser.add_argument("--written", type=int, default=1_500_000)
+    parser.add_argument("--written", type=int, default=2_000_000)
     parser.add_argument("--repeats", type=int, default=5, help="how many seeds")
     parser.add_argument("--first", type=int, default=0, help="first seed")
+    parser.add_argument("--ways", nargs="+", choices=list(lab.WAYS), default=list(lab.WAYS), metavar="WAY")
     parser.add_argument("--seconds", type=float, default=120.0)
     parser.add_argument("--threads", type=int, default=1)
     given = parser.parse_args()
@@ -134,7 +135,7 @@ def main() -> None:
     if given.what == "train":
         train(given.model, given.epochs, given.width, given.layers)
     elif given.what == "compare":
-        compare(given.model, given.written, given.repeats, given.first)
+        compare(given.model, given.written, given.repeats, given.first, given.ways)
     elif given.what == "copies":
         copies(given.model, given.seconds)
     else:

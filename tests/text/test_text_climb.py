@@ -12,14 +12,18 @@ from hypothesis import strategies as st
 from writers import ALPHABET, Follower, Small
 
 import nnfuzz
-from nnfuzz.text.ascent import distinct
+from nnfuzz.text.ascent import Ascent, distinct
+from nnfuzz.text.climb import FAILURES
 from nnfuzz.text.codec import Characters
 from nnfuzz.text.exchange import Exchanger
 from nnfuzz.text.models import Writing, language_model
 from nnfuzz.text.models import choosing as choosing_module
 from nnfuzz.text.models.choosing import Chooser
 from nnfuzz.text.models.recurrent import _step_of_marks
+from nnfuzz.text.objectives import Together
+from nnfuzz.text.objectives.parse import make_objectives
 from nnfuzz.text.scout import OWN, draws
+from nnfuzz.text.wishes import Wishes
 
 CHAIN = {"q": " ", " ": "b", "b": "a", "a": "d", "d": "."}
 
@@ -81,6 +85,39 @@ def test_every_start_keeps_its_best_mutant() -> None:
     rows = [(-1.0, [1], 0, [9], 0), (-2.0, [2], 0, [9], 0), (-2.0, [1], 0, [9], 1), (-3.0, [3], 0, [9], 1)]
     assert distinct(rows, 1) == [rows[0], rows[3]]
     assert distinct(rows, 2) == [rows[0], rows[1], rows[3]]
+
+
+def test_a_wish_that_no_continuation_has_room_for_is_none() -> None:
+    """Prompt and wish together would go beyond the places that a transformer has."""
+    model = language_model(Follower(CHAIN))
+    assert model.codec is not None
+    objective = Together(make_objectives(["words:bad,longer"]), model.codec, model, None)
+    roomy, narrow = Wishes(objective, model, 16), Wishes(objective, model, 4)
+    assert all(roomy.ids(goal, 0, "") for goal in (0, 1))
+    assert narrow.ids(0, 0, "")
+    assert not narrow.ids(1, 0, "")
+
+
+def test_a_turn_that_raises_ends_no_search_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One goal's wish may be what the model cannot be asked; three turns in a row end the asking, and are said."""
+    real, raised, limit = Ascent.climb, [], 2
+
+    def climb(self: Ascent, *args: Any) -> Any:
+        if len(raised) < limit:
+            raised.append(1)
+            raise IndexError("index out of range in self")
+        return real(self, *args)
+
+    how: dict[str, Any] = {"objective": "words:bad", "max_inputs": 300, "max_new": 16, "gradients": False}
+    chain = CHAIN | {"o": "o", ".": "."}
+    monkeypatch.setattr(Ascent, "climb", climb)
+    found = nnfuzz.fuzz_text(Follower(chain), ["ooooo", "eeeee"], mutators=["delete", "wish"], **how)
+    assert [f.cause for f in found.findings] == ["blacklisted word 'bad'"]
+    raised[:], limit = [], 10**6
+    lost = nnfuzz.fuzz_text(Follower(chain), ["ooooo", "eeeee"], mutators=["delete", "wish"], **how)
+    assert not lost.findings
+    assert len(raised) == FAILURES
+    assert any("wishes could not be followed (IndexError: index out of range in self)" in n for n in lost.notes)
 
 
 @pytest.mark.parametrize("way", ["wish", "gradient"])

@@ -124,7 +124,7 @@ def test_first_order_gains_are_derivatives(temperature: float) -> None:
         return total
 
     for at, id_ in ((0, 11), (1, 0), (2, 20)):
-        slope = (score(1e-4, at, id_) - score(-1e-4, at, id_)) / 2e-4
+        slope = (score(1e-4, at, id_) - score(-1e-4, at, id_)) / 2e-4 / float((table[id_] - table[prompt[at]]).norm())
         assert float(found.gains[0, at, id_]) == pytest.approx(slope, rel=1e-2, abs=1e-3)
     assert float(found.score[0]) == pytest.approx(score(0.0, 0, 0), abs=1e-4)
 

@@ -39,6 +39,8 @@ SCOUTS, PLACES = 256, 192
 EMITTED = 16
 GAIN = 0.7
 """A turn must bring what is lacking down to this share, or the goal begins anew: elsewhere, or wished for otherwise."""
+FAILURES = 3
+"""Turns in a row in which the model raises, after which it is asked no more."""
 COST = 2
 """A candidate of a turn costs about as much as so many plain ones."""
 LONGEST = 24
@@ -72,8 +74,8 @@ class TextClimber(Climber):
         self.name = gradient.NAME if gradients else WISH
         self.pools: dict[tuple[int, int], list[Scored]] = {}
         """Of each goal and way to wish for it, where its next turn begins; gone once a turn brings nothing more."""
-        self.wishes = Wishes(objective, model)
-        self.trouble = ""
+        self.wishes = Wishes(objective, model, writing.max_new)
+        self.trouble, self.failures = "", 0
         self.late = lambda: False
 
     @property
@@ -100,8 +102,12 @@ class TextClimber(Climber):
         except NnfuzzError:
             raise
         except Exception as error:  # a model that cannot be asked so is still mutated; the run says so
-            self.trouble = f"{type(error).__name__}: {error}"[:200]
+            self.failures += 1
+            self.wishes.vain(goal)
+            if self.failures == FAILURES:
+                self.trouble = f"{type(error).__name__}: {error}"[:200]
             return None
+        self.failures = 0
         return self._brood(pool[:EMITTED]) if pool else None
 
     def _turn(self, goal: int, goals: list[int], rng: np.random.Generator) -> list[Scored]:
@@ -113,7 +119,7 @@ class TextClimber(Climber):
         if pool and pool[0][0] > (GAIN * before[0][0] if before else -np.inf):
             self.pools[goal, way] = pool[:WIDTH]  # the next turn of this goal goes on here
         else:
-            self.wishes.ways[goal] = self.wishes.ways.get(goal, 0) + 1
+            self.wishes.vain(goal)
         return pool
 
     def _fulfilled(self, goal: int) -> bool:
@@ -200,9 +206,9 @@ class TextClimber(Climber):
     def to_json(self) -> dict[str, Any]:
         pools = [[goal, way, [list(each) for each in pool]] for (goal, way), pool in self.pools.items()]
         ways, taken = ([[g, n] for g, n in counts.items()] for counts in (self.wishes.ways, self.wishes.taken))
-        return {"pools": pools, "ways": ways, "taken": taken, "trouble": self.trouble}
+        return {"pools": pools, "ways": ways, "taken": taken, "trouble": self.trouble, "failures": self.failures}
 
     def load(self, data: dict[str, Any]) -> None:
         self.pools = {(g, way): [(p, ids, e) for p, ids, e in pool] for g, way, pool in data.get("pools", [])}
-        self.trouble = data.get("trouble", "")
+        self.trouble, self.failures = data.get("trouble", ""), data.get("failures", 0)
         self.wishes.ways, self.wishes.taken = dict(data.get("ways", [])), dict(data.get("taken", []))

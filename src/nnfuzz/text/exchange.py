@@ -10,10 +10,13 @@ from torch import Tensor
 
 from nnfuzz.text.codec import Codec
 
-BEST = 128
-"""Exchanges of largest first-order gain that a mutant draws from."""
-MOST = 3
-"""Exchanges of one mutant."""
+BEST = 32
+"""Exchanges of largest first-order gain for their length that a mutant draws from."""
+MORE = 0.3
+"""A mutant gets another exchange with this probability, again and again."""
+LED = 0.5
+"""This share of the mutants is led by gradients, where there are any. The rest is exchanged anywhere: a first-order
+gain says little of a jump from one id to another."""
 STRUCTURAL = 0.2
 """This share of the mutants changes its length or its beginning instead."""
 UNUSUAL = 0.125
@@ -40,8 +43,9 @@ class Exchanger:
                 made.append(self._rebuilt(list(ids), others, rng))
                 continue
             mutant = list(ids)
-            for _ in range(int(rng.integers(1, MOST + 1))):
-                if named is None or not len(named):
+            led = named is not None and len(named) and rng.random() < LED
+            for _ in range(int(rng.geometric(1 - MORE))):
+                if named is None or not led:
                     at, id_ = int(rng.integers(len(ids))), self._any(rng)
                 else:
                     at, id_ = divmod(int(rng.choice(named)), self.codec.size)

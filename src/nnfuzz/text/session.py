@@ -129,11 +129,13 @@ class TextSession:
             sink.save_finding(finding)
         store.write_stats(stats)
         store.append_plot(stats)
-        climber = fuzzer.parts.climber
+        climber, notes = fuzzer.parts.climber, list(self.setup.notes)
         if isinstance(climber, TextClimber) and climber.trouble:
-            self.reporter.note(f"gradients could not be followed ({climber.trouble}): the search went on without")
+            what = "gradients" if climber.gradients else "wishes"
+            notes.append(f"{what} could not be followed ({climber.trouble}): the search went on without")
+            self.reporter.note(notes[-1])
         self.reporter.end(stats, findings, store.path)
-        return Run(findings, stats, fuzzer.corpus, store.path, list(self.setup.notes))
+        return Run(findings, stats, fuzzer.corpus, store.path, notes)
 
     # ------------------------------------------------------------------ the parts
 

@@ -18,11 +18,11 @@ OFTEN = 16
 
 class Wishes:
     """Args:
-    objective: whose goals they are. model: that is to say something.
+    objective: whose goals they are. model: that is to say something. most: ids that it may write.
     """
 
-    def __init__(self, objective: Together, model: LanguageModel):
-        self.objective, self.model = objective, model
+    def __init__(self, objective: Together, model: LanguageModel, most: int):
+        self.objective, self.model, self.most = objective, model, most
         self.ways: dict[int, int] = {}
         """How often a goal was wished for in vain: another way is next."""
         self.taken: dict[int, int] = {}
@@ -45,14 +45,19 @@ class Wishes:
     def way(self, goal: int) -> int:
         return self.ways.get(goal, 0) % int(self._part(goal).wishes)
 
+    def vain(self, goal: int) -> None:
+        """A turn brought nothing: the goal is wished for otherwise next time."""
+        self.ways[goal] = self.ways.get(goal, 0) + 1
+
     def ids(self, goal: int, way: int, text: str) -> list[int]:
-        """The wish as the model's ids; nothing where there is none, or the model cannot say it."""
+        """The wish as the model's ids; nothing where there is none, or the model cannot say it, or not in its room."""
         wish = self._part(goal).wish(self.objective.goals[goal][1], way, text)
         for said in () if wish is None else (wish, wish.strip()):
             try:
-                return self.model.out.encode(said)
+                ids = self.model.out.encode(said)
             except NnfuzzError:
                 continue
+            return ids if len(ids) <= self.most else []
         return []
 
     def free(self, goal: int) -> list[int] | None:

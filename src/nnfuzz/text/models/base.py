@@ -62,7 +62,7 @@ class Wish:
         score: float64 ``(batch,)``, at most 0: the sum, over the ids wished, of what each one's logit (of draws: with
             temperature and noise) lacks to be the largest. 0: it writes them all.
         gains: float32 ``(batch, longest prompt, vocabulary)``: by how much, to first order, ``score`` would grow if
-            that id stood there; None unless asked for.
+            that id stood there, for every unit of distance between the two embeddings; None unless asked for.
     """
 
     score: Tensor

@@ -100,5 +100,7 @@ def wish_through(
     at = slice(len(head), len(head) + longest)
     gradient, here = found[:, at].float(), caught[0].detach()[:, at].float()
     table = embedding.weight.detach().float()
-    result.gains = gradient @ table.T - (gradient * here).sum(-1, keepdim=True)
+    gain = gradient @ table.T - (gradient * here).sum(-1, keepdim=True)
+    # Per unit of distance: else ids come first whose embeddings lie farthest away, where a slope says least.
+    result.gains = gain / torch.cdist(here, table.expand(len(here), -1, -1)).clamp_(min=1e-6)
     return result, run
