@@ -37,12 +37,12 @@ def _jitter(dtype: torch.dtype) -> tuple[float, ...]:
 add(Remedy(
     "matrix.ridge", ("inv", "solve", "cholesky", "lu_factor", "det", "slogdet", "lu_solve", "linalg_inv_ex"), "guard",
     "add {eps} times the identity before it: the matrix can be singular", _ridge,
-    code="torch.linalg.{op}({0} + {eps} * torch.eye(n))", eps=_jitter,
+    code="torch.linalg.{op}({0} + {eps} * torch.eye({0}.shape[-1]){, 1})", eps=_jitter,
 ))  # fmt: skip
 add(Remedy(
     "matrix.jitter", ("svd", "eigh", "eig", "qr"), "guard",
     "add a small jitter ({eps} times 1, 2, 3, …) to the diagonal: equal values have no gradient of their vectors; "
     "use svdvals or eigvalsh where only the values are needed",
     _apart, eps=_jitter, phases=("backward",),
-    code="torch.linalg.{op}({0} + {eps} * torch.diag(torch.arange(1, n + 1)))",
+    code="torch.linalg.{op}({0} + {eps} * torch.diag(torch.arange(1, {0}.shape[-1] + 1)))",
 ))  # fmt: skip

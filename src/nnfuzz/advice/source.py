@@ -113,6 +113,7 @@ def _shown(lines: tuple[str, ...], node: ast.expr) -> str:
 
 def _filled(template: str, operands: list[str], eps: str, op: str) -> str:
     out = template.replace("{eps}", eps).replace("{op}", op)
+    out = out.replace("{, 1}", f", {operands[1]}" if len(operands) > 1 else "")  # where some operations have one
     for i, unnamed in enumerate(_UNNAMED):
         out = out.replace(f"{{{i}}}", operands[i] if i < len(operands) else unnamed)
     return re.sub(r"\.clamp\(min=[\d.e-]+\)\.clamp\(min=", ".clamp(min=", out)  # one guard is enough
