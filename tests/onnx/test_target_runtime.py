@@ -184,6 +184,28 @@ def test_scalars_stand_beside_every_candidate() -> None:
     assert [tuple(t.shape) for t in one.groups[0].batch.values()] == [(1, 1, 4), (1, 2, 1, 3), (1,)]
 
 
+@given(count=st.integers(1, 5), once=st.booleans())
+def test_a_model_of_scalars_alone(count: int, once: bool) -> None:
+    made = model([node("Add", ["a", "b"], ["y"])], [("a", FLOAT, []), ("b", FLOAT, [])], [("y", FLOAT, [])])
+    a, b = torch.arange(float(count)), torch.full((1 if once else count,), 2.0)
+    for given_b in (b, b[0]):
+        (group,) = nnfuzz.onnx.load(made).read_seeds({"a": a, "b": given_b}).groups
+        assert torch.equal(group.batch["a"], a)
+        assert torch.equal(group.batch["b"], torch.full((count,), 2.0))
+        assert group.index == list(range(count))
+
+
+def test_scalars_of_seeds_that_no_other_input_counts() -> None:
+    inputs = [("x", FLOAT, ["n"]), ("z", FLOAT, ["m"]), ("t", FLOAT, [])]
+    made = model([node("Add", ["x", "t"], ["y"]), node("Add", ["z", "t"], ["w"])], inputs,
+                 [("y", FLOAT, ["n"]), ("w", FLOAT, ["m"])])  # fmt: skip
+    loaded = nnfuzz.onnx.load(made)
+    (group,) = loaded.read_seeds({"x": torch.ones(3), "z": torch.ones(2), "t": torch.ones(1)}).groups
+    assert [tuple(t.shape) for t in group.batch.values()] == [(1, 3), (1, 2), (1,)]
+    with pytest.raises(UsageError, match="give 4 values of 't' for one candidate, since the other inputs have no axis"):
+        loaded.read_seeds({"x": torch.ones(3), "z": torch.ones(2), "t": torch.ones(4)})
+
+
 def test_names_types_and_strangers() -> None:
     made = model(
         [node("Add", ["input.1", "/b:0"], ["y"])], [("input.1", FLOAT, ["n"]), ("/b:0", FLOAT, ["n"])],

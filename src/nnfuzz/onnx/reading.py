@@ -139,9 +139,9 @@ class _Reader:
             raise self._misfit(bad, flat[bad])
         scalars = [n for n in extra if self.specs[n].shape == ()]
         ranked = {n: e for n, e in extra.items() if n not in scalars}
-        if ranked and all(e == 1 for e in ranked.values()):
-            return self._whole(flat, extra, form)
         if any(ranked.values()):
+            return self._whole(flat, extra, form)
+        if len(scalars) == len(flat) and any(extra.values()):  # nothing else says how many candidates there are
             return self._whole(flat, extra, form)
         others = [n for n in flat if n not in scalars]
         lengths = {flat[n].shape[0] if flat[n].dim() else None for n in others}
@@ -195,8 +195,12 @@ class _Reader:
         return Seeds(form, [SeedGroup(batch, index)], False, self.notes)
 
     def _whole(self, flat: Batch, extra: Mapping[str, int], form: CallForm) -> Seeds:
-        """Whole candidates along an axis in front; what lacks it is the same for all."""
+        """Whole candidates along an axis in front; what lacks it, and a scalar's one value, is the same for all."""
         lengths = {len(t) for n, t in flat.items() if extra.get(n, 1)}
+        if len(lengths) > 1:
+            once = [n for n, t in flat.items() if self.specs[n].shape == () and t.shape == (1,)]
+            flat, extra = flat | {n: flat[n][0] for n in once}, {**extra, **dict.fromkeys(once, 0)}
+            lengths = {len(t) for n, t in flat.items() if extra.get(n, 1)}
         if len(lengths) > 1:
             told = ", ".join(f"{n} has {len(t)}" for n, t in flat.items() if extra.get(n, 1))
             raise UsageError(f"the seeds hold different numbers of candidates ({told}): the first axis counts them")
@@ -209,7 +213,14 @@ class _Reader:
         return Seeds(form, [SeedGroup(batch, index)], False, self.notes)
 
     def _lone(self, flat: Batch, extra: Mapping[str, int], form: CallForm) -> Seeds:
-        self.notes.append("the inputs have no common first axis, so the seeds are taken as one whole candidate")
+        for n, t in flat.items():
+            if extra.get(n) and len(t) != 1:  # a scalar: any other input lacks the axis, or there were candidates
+                raise UsageError(
+                    f"the seeds give {len(t)} values of {n!r} for one candidate, since the other inputs have no axis "
+                    "in common that counts candidates: give one value, or all inputs one more axis in front"
+                )
+        if len(flat) > 1:
+            self._note("the inputs have no common first axis, so the seeds are taken as one whole candidate")
         batch = {n: t if extra.get(n) else t[None] for n, t in flat.items()}
         self.check(batch, dict.fromkeys(batch, 1))
         return Seeds(form, [SeedGroup(batch, [0])], False, self.notes)
