@@ -109,9 +109,13 @@ MESSAGES = {
     "diff a.onnx stream.onnx --seeds seeds.npz": "B takes the inputs x float32[batch, 4], state float32[2, batch, "
     "3], rate "
     "int64[] and A takes x float32[n, 6]: nothing of A fits 'state', 'rate'; say what does with --map A_NAME=B_NAME",
+    "diff a.onnx --as fp16 --seeds seeds.npz --ort-opt-b none": "--ort-opt-b speaks of MODEL_B, but --as derives a "
+    "copy, which runs as MODEL_A does: leave it out, use --ort-opt or --provider for both, or give the copy as MODEL_B",
     "seeds a.onnx -o seeds.txt": "seeds.txt is neither .npz nor .safetensors: seeds are saved as one of these",
+    "seeds a.onnx": "seeds.npz already exists: choose another place with -o, or delete it",
+    "seeds a.onnx -o .": ". is a directory, but seeds are a file: name one in it, -o seeds.npz",
     "seeds a.onnx --dim 3": "--dim: '3' does not say which dimension: write batch=1, or x.2=48 for the axis 2 of x",
-    "seeds a.onnx --dim k=3": "--dim names 'k', but the free dimensions are n: use these",
+    "seeds a.onnx -o new.npz --dim k=3": "--dim names 'k', but the free dimensions are n: use these",
     "nan stream.onnx --seeds seeds.npz": "stream.onnx takes x (float[batch, 4]), state (float[2, batch, 3]), rate "
     "(int64[]), but the seeds give 'x': give 'state', 'rate' too",
 }
@@ -135,7 +139,7 @@ def test_a_graph_that_leaves_its_rank_open(desk: Path, capsys: pytest.CaptureFix
     proto = onnx.load(open_rank)
     proto.graph.input[0].type.tensor_type.ClearField("shape")
     onnx.save(proto, open_rank)
-    assert said(capsys, "seeds", "open.onnx", status=2) == (
+    assert said(capsys, "seeds", "open.onnx", "-o", "new.npz", status=2) == (
         "the graph does not say how many axes 'x' has, so no seeds can be made for it: declare them where they are "
         "used, "
         "for instance by --input x=float32[1,3,32,32]:0..1"

@@ -92,6 +92,11 @@ class PairOptions:
         (told,) = first.of_each()
         return [told, {**told, **given(provider=self.provider_b, optimisation=self.ort_opt_b)}]
 
+    def only_b(self) -> str:
+        """The first option that speaks of MODEL_B alone, "" for none."""
+        said = {"--provider-b": self.provider_b, "--ort-opt-b": self.ort_opt_b}
+        return next((word for word, value in said.items() if value is not None), "")
+
     def match(self) -> dict[str, str] | None:
         """A's names → B's."""
         found: dict[str, str] | None = collect((pair(t) for t in self.map or []), "--map")

@@ -160,6 +160,11 @@ def diff(
         )
     if sensitivity and as_ is None:
         raise UsageError("--sensitivity leaves layers of a copy as they were, so it needs --as in place of MODEL_B")
+    if model_b is None and (of_b := pair.only_b()):
+        raise UsageError(
+            f"{of_b} speaks of MODEL_B, but --as derives a copy, which runs as MODEL_A does: leave it out, use "
+            "--ort-opt or --provider for both, or give the copy as MODEL_B"
+        )
     models = [model_a] if model_b is None else [model_a, model_b]
     return search(
         "diff", models, data, legal, how, budget, style, out, pair.of_each(runtime), as_=as_, compare=compare,

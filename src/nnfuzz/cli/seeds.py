@@ -11,7 +11,7 @@ from nnfuzz.cli.groups import checked, option
 from nnfuzz.cli.onnx import sized
 from nnfuzz.cli.options import DATA, LEGAL, MODEL, OUTPUT, SEARCH, SeedOption, TrustOption
 from nnfuzz.errors import UsageError
-from nnfuzz.loading.made import check_names, parse_input, save_seeds
+from nnfuzz.loading.made import check_names, no_seeds_at, parse_input, save_seeds
 from nnfuzz.loading.options import collect, parse_range
 from nnfuzz.loading.places import check_model_word
 from nnfuzz.loading.quantity import count, whole
@@ -80,6 +80,7 @@ def seeds(
     lines: list[str]
     batch: dict[str, Any]
     check_model_word(model)
+    no_seeds_at(out)
     if model.endswith(".onnx"):
         if input:
             raise UsageError("--input declares the inputs of a model in PyTorch: a graph says itself what it takes")

@@ -133,6 +133,14 @@ def told(legal: Legal | None) -> str:
     return f"{{{', '.join(values)}}}" if isinstance(legal, list) else "..".join(values)
 
 
+def no_seeds_at(path: Path) -> None:
+    """Raises ``UsageError`` where new seeds would replace something: what lies there may have been dear to make."""
+    if path.is_dir():
+        raise UsageError(f"{path} is a directory, but seeds are a file: name one in it, -o {path / 'seeds.npz'}")
+    if path.exists():
+        raise UsageError(f"{path} already exists: choose another place with -o, or delete it")
+
+
 def save_seeds(path: Path, batch: Mapping[str, Tensor]) -> None:
     """As ``.npz`` or ``.safetensors``. Raises ``UsageError`` for other names, and for bfloat16 in an ``.npz``."""
     import numpy as np
