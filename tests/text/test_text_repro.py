@@ -34,6 +34,8 @@ for script in scripts:
         print("status", end.code, script)
 """
 MODEL = """
+import sys
+
 import torch
 from torch import nn
 
@@ -69,8 +71,19 @@ def fragile(prompts):
         raise ValueError("no e")
     return ["ok"] * len(prompts)
 
+def leaves(prompts):
+    if any("e" in p for p in prompts):
+        sys.exit(0)
+    return list(prompts)
+
+def surrogates(prompts):
+    return [p + "\\ud800." * ("e" in p) for p in prompts]
+
 def long(prompt, text):
     return len(text) > 12
+
+def bad(prompt, text):
+    sys.exit(0)
 """
 SEEDS = ["hello there", "a cat.", "the dog"]
 
@@ -223,3 +236,43 @@ def test_a_classifier_and_its_copy_are_rerun(desk: Path, capsys: pytest.CaptureF
     assert status == 1
     named = run.findings[0].cause.replace("A names class", "").replace("B class", "").split(",")
     assert f"A names class {named[0].strip()}, B class {named[1].strip()}" in said
+
+
+def test_a_model_that_leaves_is_reproduced_and_its_status_is_not_the_scripts(
+    desk: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found("models.py:leaves", "crash")
+    status, said, _ = rerun(capsys)
+    assert (status, "sys.exit(0)" in said, "REPRODUCED" in said) == (1, True, True)
+    assert rerun(capsys, "models.py:shout")[0] == 0
+
+
+def test_an_objective_that_leaves_says_nothing_of_the_finding(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found("models.py:shout", "models.py:long")
+    script = runpy.run_path("run/findings/F0001/repro.py")
+    script["main"].__globals__["OBJECTIVE"] = "models.py:bad"
+    assert script["main"]([]) == 2
+    assert "this error is not the finding" in capsys.readouterr().err
+
+
+def test_lone_surrogates_are_no_utf8_in_the_script_too(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found("models.py:surrogates", "utf8")
+    status, said, _ = rerun(capsys)
+    assert (status, "REPRODUCED: invalid UTF-8" in said) == (1, True)
+    assert rerun(capsys, "models.py:shout")[0] == 0
+    found("models.py:surrogates", r"regex:\ud800", out="marked")
+    assert runpy.run_path("marked/findings/F0001/repro.py")["main"]([]) == 1
+
+
+def test_the_file_of_an_objective_is_found_from_anywhere(
+    desk: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (desk / "judges.py").write_text("def long(prompt, text):\n    return len(text) > 12\n")
+    found("models.py:shout", "judges.py:long")
+    (desk / "elsewhere").mkdir()
+    monkeypatch.chdir(desk / "elsewhere")
+    main = runpy.run_path("../run/findings/F0001/repro.py")["main"]
+    assert main([]) == 1
+    (desk / "judges.py").unlink()
+    assert main([]) == 2
+    assert "which the objective judges.py:long stands in: put it back" in capsys.readouterr().err

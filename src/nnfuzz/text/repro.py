@@ -39,7 +39,7 @@ _IMPORTS = (
     "copy", "importlib", "importlib.util", "inspect", "json", "os", "random", "re", "sys", "traceback", "warnings",
 )  # fmt: skip
 _ALWAYS = (
-    frame.CannotRun, writing.Written, parts.raised, parts.show, writing.opened_model, writing.answered,
+    frame.CannotRun, writing.Written, parts.raised, parts.staying, parts.show, writing.opened_model, writing.answered,
     writing.by_function, writing.by_logits, writing.by_transformer, writing.chosen, writing.device_of,
     loading.load_object, loading.seed_everything, loading.needs_arguments, frame.main,
 )  # fmt: skip
@@ -105,7 +105,8 @@ def repro_script(finding: Finding) -> str:
         return _WITH_NNFUZZ.format(why=why, note=note)
     two = _two(finding)
     check = (parts.still_differ, parts.in_precision) if two else (parts.still_fails,)
-    body = "\n\n".join(inspect.getsource(f) for f in (*check, *_ALWAYS))
+    more = () if two else (parts.objective_of_run, parts.invalid, parts.recorded)
+    body = "\n\n".join(inspect.getsource(f) for f in (*check, *more, *_ALWAYS))
     body = body.replace("still_differ(", "still_fails(")
     facts = _facts(finding)
     used = [m for m in _IMPORTS if re.search(rf"\b{re.escape(m)}\.", body)]

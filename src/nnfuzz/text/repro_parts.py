@@ -6,13 +6,14 @@ Each must work in a script that imports nothing of nnfuzz, with the constants be
 from __future__ import annotations
 
 import copy
+import os
 import re
 import warnings
 from typing import Any
 
 import torch
 
-from nnfuzz.findings.parts.facts import MODEL, MODEL_B, OBJECTIVE, SYMPTOM
+from nnfuzz.findings.parts.facts import MODEL, MODEL_B, OBJECTIVE, ROOT, SYMPTOM
 from nnfuzz.findings.parts.frame import CannotRun
 from nnfuzz.findings.parts.loading import load_object
 from nnfuzz.text.repro_writing import Written, answered, opened_model
@@ -27,9 +28,9 @@ def still_fails(spec: str | None = MODEL) -> bool:
     """Continues the prompt again and looks for what was wrong with the continuation."""
     if spec is None:
         raise CannotRun("the model was given in Python: name it, as in: python repro.py model.py:make")
-    pair = opened_model(spec)
+    pair = staying(opened_model, spec)
     try:
-        seen = answered(*pair)
+        seen = staying(answered, *pair)
     except Exception as error:
         return raised(error)
     show("", seen)
@@ -40,11 +41,14 @@ def still_fails(spec: str | None = MODEL) -> bool:
     if SYMPTOM == "empty output":
         return not seen.text.split()
     if SYMPTOM == "predicate":
-        answer = load_object(OBJECTIVE)(TEXT, seen.text if seen.classes is None else seen.classes)
+        predicate = staying(load_object, objective_of_run(OBJECTIVE))
+        answer = staying(predicate, TEXT, seen.text if seen.classes is None else seen.classes)
         return bool(answer[0] if isinstance(answer, tuple) else answer)
+    if SYMPTOM == "invalid UTF-8":
+        return invalid(seen.text)
     if SYMPTOM == "blacklisted word":
-        return any(re.search(rf"(?<!\w){re.escape(part)}(?!\w)", seen.text) for part in OFFENDING)
-    return any(part in seen.text for part in OFFENDING)
+        return any(re.search(rf"(?<!\w){re.escape(part)}(?!\w)", recorded(seen.text)) for part in OFFENDING)
+    return any(part in recorded(seen.text) for part in OFFENDING)
 
 
 def still_differ(spec: str | None = MODEL, spec_b: str | None = MODEL_B) -> bool:
@@ -54,10 +58,10 @@ def still_differ(spec: str | None = MODEL, spec_b: str | None = MODEL_B) -> bool
             "a model was given in Python: name it, as in: python repro.py model.py:make"
             + ("" if AS else " other.py:make")
         )
-    pair = opened_model(spec)
-    twin = (in_precision(pair[0], AS), pair[1]) if AS is not None else opened_model(str(spec_b))
+    pair = staying(opened_model, spec)
+    twin = (in_precision(pair[0], AS), pair[1]) if AS is not None else staying(opened_model, str(spec_b))
     try:
-        a, b = answered(*pair), answered(*twin)
+        a, b = staying(answered, *pair), staying(answered, *twin)
     except Exception as error:
         return raised(error)
     show("A", a)
@@ -81,6 +85,40 @@ def raised(error: Exception) -> bool:
     if SYMPTOM == "exception":
         return True
     raise error
+
+
+def staying(function: Any, *given: Any) -> Any:
+    """Code that calls ``sys.exit`` raises instead: its status would be read as this script's answer."""
+    try:
+        return function(*given)
+    except SystemExit as leave:
+        raise RuntimeError(f"sys.exit({leave.code!r}) was called") from leave
+
+
+def recorded(text: str) -> str:
+    """As the finding holds it: no file can hold a lone surrogate, so each became U+FFFD."""
+    return "".join("\ufffd" if 0xD800 <= ord(c) < 0xE000 else c for c in text)
+
+
+def invalid(text: str) -> bool:
+    """Lone surrogates, and replacement characters that the prompt does not hold and that do not end the text (there a
+    character may just have been cut off)."""
+    given = "\ufffd" in TEXT
+    return any(0xD800 <= ord(c) < 0xE000 or (c == "\ufffd" and not given) for c in text.rstrip("\ufffd"))
+
+
+def objective_of_run(spec: str) -> str:
+    """Its file is where the run was started, or else here."""
+    place, _, name = spec.rpartition(":")
+    if not place.endswith(".py"):
+        return spec
+    for path in (os.path.join(ROOT, place), os.path.abspath(place)):
+        if os.path.isfile(path):
+            return f"{path}:{name}"
+    path = os.path.join(ROOT, place)
+    raise CannotRun(
+        f"there is no file {path}, which the objective {spec} stands in: put it back, or run this beside it"
+    )
 
 
 def show(which: str, seen: Written) -> None:
