@@ -58,6 +58,8 @@ def _admit(fuzzer: Fuzzer, batch: Batch, index: list[int]) -> int:
         for at in verdict.hits.nonzero()[:, 0].tolist():
             row = int(guarded.ran[at])
             failing.add(row)
+            if fuzzer.pool is not None:
+                fuzzer.pool.unchanged.add(index[row])
             _examine(fuzzer, batch, row, index, objective, _key(verdict, at))
     clean = np.array([at for at, row in enumerate(guarded.ran.tolist()) if row not in failing], np.int64)
     if not len(clean) or trace is None:

@@ -113,6 +113,9 @@ class Session:
         store = self._store(space, seeds)
         try:
             fuzzer = self._fuzzer(space, groups, store)
+            fuzzer.pool = job.pool
+            if fuzzer.pool is not None and store.path is not None:
+                fuzzer.pool.load(store.path)
             self.reporter.start(self._info(space, fuzzer))
             self._say_if_cut_off(store)
             if resume and (store.state() or {}).get("counters"):  # it may be killed before it has looked at its seeds
@@ -123,6 +126,8 @@ class Session:
                 self._say_if_changed(store)
             else:
                 self._say_if_seeds_fail(firstlook.start(fuzzer, groups), sum(len(g.index) for g in groups))
+                if fuzzer.pool is not None and store.path is not None:
+                    fuzzer.pool.save(store.path)  # a resumed run does not look at its seeds again
                 self._say_if_blind(fuzzer)
             fuzzer.stats.raw_rate = raw_rate(target, max(groups, key=lambda g: len(g.index)), fuzzer.most_rows)
             return self._loop(fuzzer, store)
@@ -213,9 +218,6 @@ class Session:
     def _loop(self, fuzzer: Fuzzer, store: RunStore | NullStore) -> Run:
         settings, stats = self.settings, fuzzer.stats
         fuzzer.resume_clock(stats.seconds)
-        fuzzer.pool = self.job.pool
-        if fuzzer.pool is not None and store.path is not None:
-            fuzzer.pool.load(store.path)
         saved_at = -1.0
         store.write_stats(stats)  # from now on the run has no end until one is written
 

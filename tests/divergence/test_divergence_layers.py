@@ -186,10 +186,12 @@ def test_a_pool_is_the_same_after_rest(tmp_path: Path) -> None:
     for i in range(20):
         pool.add(i % 3, 1.0 + i, one(float(i)))
     pool.add(5, float("inf"), {"x": torch.zeros(1, 4)})
+    pool.unchanged |= {4, 7}
     pool.save(tmp_path)
     other.load(tmp_path)
     assert [(i, d) for i, d, _ in other.nearest()] == [(i, d) for i, d, _ in pool.nearest() if i != 5]
     assert len(other) == len(pool)
+    assert other.unchanged == {4, 7}
 
 
 # ------------------------------------------------------------------------------------------------ least
@@ -207,6 +209,47 @@ def test_the_least_disturbance_is_bisected() -> None:
     assert set(found.distances) == {0, 1}
     assert found.line().startswith("least disturbance: around 2 of 3 seeds there are disagreements, from L∞ 0.25")
     assert bool((found.candidates[1]["x"][:, 0] > 0.75).all())
+
+
+def test_seeds_that_disagree_as_they_are_count_at_distance_0_and_cost_nothing() -> None:
+    space = build_space(read_seeds(torch.zeros(1, 1), lambda x: x), ranges=(-1, 1))
+    pool = Pool()
+    pool.unchanged |= {0, 2, 9}  # 9: a seed that is not there any more
+    pool.add(0, 0.0, one(0.8))
+    pool.add(2, 0.1, one(0.9))
+    pool.add(1, 1.0, one(1.0))
+    seeds = {0: one(0.8), 1: one(0.0), 2: one(0.8), 3: one(0.0)}
+    found = least(pool, seeds, space, lambda b: b["x"][:, 0] > 0.5, 4, budget=2 * 36)
+    assert {i: d for i, d in found.distances.items() if i != 1} == {0: 0.0, 2: 0.0}
+    assert found.distances[1] == pytest.approx(0.5, abs=2e-3)
+    assert found.looked == 3
+    assert "around 3 of 4 seeds (2 as they are) there are disagreements, from L∞ 0 on" in found.line()
+    assert found.quantiles()["0.5"] == 0
+
+
+@pytest.mark.parametrize("kill", [False, True])
+def test_all_seeds_that_disagree_are_counted_though_few_are_findings(
+    kill: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seeds = torch.linspace(-1, 1, 20)[:, None]
+
+    def a(x: Tensor) -> Tensor:
+        return torch.cat([x, -x], 1)
+
+    def b(x: Tensor) -> Tensor:
+        return torch.cat([x.new_zeros(len(x), 1) - 9, x], 1)
+
+    more: dict[str, Any] = {"ranges": (-1, 1), "max_inputs": 600, "out": tmp_path / "run"}
+    if kill:  # what the first look at the seeds has shown must outlive a sitting that ends without a word
+        with monkeypatch.context() as broken:
+            broken.setattr("nnfuzz.fuzzer.Fuzzer.loop", lambda *_: (_ for _ in ()).throw(MemoryError()))
+            with pytest.raises(MemoryError):
+                nnfuzz.diff(a, b, seeds, **more)
+        run = nnfuzz.resume(tmp_path / "run", model=a, model_b=b)
+    else:
+        run = nnfuzz.diff(a, b, seeds, **more)
+    assert run.least is not None
+    assert sorted(i for i, d in run.least.distances.items() if d == 0) == list(range(10, 20))
 
 
 def test_without_inputs_to_spend_the_hits_stand() -> None:

@@ -35,7 +35,8 @@ Fails = Callable[[Batch], Tensor]
 @dataclass
 class Least:
     """``distances``: L∞ by the seed's index, of seeds on which a disagreement was found. ``seeds``: how many there are.
-    ``looked``: of how many the distance was bisected (the others have that of the hit)."""
+    ``looked``: of how many the distance is as small as bisection makes it (the others have that of the hit); 0, of a
+    seed that disagrees as it is, counts among them."""
 
     distances: dict[int, float]
     seeds: int
@@ -55,6 +56,8 @@ class Least:
         q = self.quantiles()
         some = "" if self.looked == len(self.distances) else f" ({self.looked} of them bisected: --least does all)"
         share = f"{len(self.distances)} of {self.seeds} seeds"
+        unchanged = sum(d == 0 for d in self.distances.values())
+        share += f" ({unchanged} as {'it is' if unchanged == 1 else 'they are'})" if unchanged else ""
         if len(self.distances) == 1:
             return f"least disturbance: around {share} there is a disagreement, from L∞ {q['0.5']:.3g} on{some}"
         return (
@@ -97,22 +100,27 @@ def least(
     """Bisects the nearest hits.
 
     Args:
+        pool: hits, and the seeds that disagree as they are, at distance 0.
         seeds: by index, candidates with a leading axis of 1. total: how many seeds the run had.
         fails: which of a batch disagree. budget: most candidates to run; None for no limit.
     """
     found = Least({}, total, 0, 0)
+    at_once = sorted(pool.unchanged & seeds.keys())
+    found.distances, found.candidates = dict.fromkeys(at_once, 0.0), {i: seeds[i] for i in at_once}
     ways: list[_Way] = []
     cost = SHARES * ROUNDS
     for index, distance, hit in sorted(pool.nearest(), key=lambda entry: entry[1]):
-        if not math.isfinite(distance) or index not in seeds:
+        if not math.isfinite(distance) or index not in seeds or index in pool.unchanged:
             continue
         found.distances[index], found.candidates[index] = distance, hit
+        if distance == 0:
+            continue
         if signature(hit) != signature(seeds[index]):
             continue
         for clip in (False, True):
             if budget is None or cost * (len(ways) + 1) <= budget:
                 ways.append(_Way(index, hit, seeds[index], clip))
-    found.looked = len({w.index for w in ways})
+    found.looked = len({w.index for w in ways}) + sum(d == 0 for d in found.distances.values())
     for _ in range(ROUNDS):
         for group in _grouped(ways):
             for part in (group[i : i + max(1, ROWS // SHARES)] for i in range(0, len(group), max(1, ROWS // SHARES))):

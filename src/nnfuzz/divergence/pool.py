@@ -36,6 +36,8 @@ class Pool:
 
     def __init__(self, seed: int = 0):
         self.kept: dict[int, Kept] = {}
+        self.unchanged: set[int] = set()
+        """Seeds that disagree as they are: no search starts from these, so none of their hits would come by itself."""
         self.bytes = 0
         self._rng = np.random.default_rng([seed, 1])
 
@@ -94,7 +96,7 @@ class Pool:
     def save(self, run: Path) -> None:
         """``RUN/hits/``: tensors of every shape, the seed of each row and, for the nearest, its distance."""
         folder = run / "hits"
-        if not len(self):
+        if not len(self) and not self.unchanged:
             return
         folder.mkdir(exist_ok=True)
         entries = [(i, d, c) for i, k in sorted(self.kept.items())
@@ -106,7 +108,9 @@ class Pool:
             write_tensors(folder / f"{n}.safetensors", cat([c for _, _, c in group]))
         told = [[[i, d if d is None or np.isfinite(d) else None] for i, d, _ in group] for group in groups.values()]
         seen = {str(i): k.seen for i, k in self.kept.items()}
-        write_atomically(folder / "index.json", to_json({"groups": told, "seen": seen}))
+        write_atomically(
+            folder / "index.json", to_json({"groups": told, "seen": seen, "unchanged": sorted(self.unchanged)})
+        )
 
     def load(self, run: Path) -> None:
         """What an earlier sitting of the run kept."""
@@ -114,6 +118,7 @@ class Pool:
         if not place.is_file():
             return
         index = from_json(place)
+        self.unchanged |= {int(i) for i in index.get("unchanged", [])}
         for n, group in enumerate(index["groups"]):
             batch = read_tensors(run / "hits" / f"{n}.safetensors")
             for row, (seed, distance) in enumerate(group[: size(batch)]):
