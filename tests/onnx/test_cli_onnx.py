@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from target_zoo import classifier, log_of_softmax, recurrent, saved
+from target_zoo import FLOAT, classifier, log_of_softmax, model, node, recurrent, saved
 
 import onnx
 from nnfuzz.cli import main
@@ -23,6 +23,9 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     saved(classifier(), tmp_path / "a.onnx")
     saved(classifier(1.05, x="input.1", y="out/scores"), tmp_path / "b.onnx")
     saved(recurrent(), tmp_path / "stream.onnx")
+    wide = model([node("Abs", ["x"], ["y"])], [("x", FLOAT, ["n", "k"])], [("y", FLOAT, ["n", "k"])])
+    saved(wide, tmp_path / "ab.onnx")
+    (tmp_path / "sum.py").write_text("def total(x):\n    return x.sum(1)\n")
     np.savez(tmp_path / "seeds.npz", x=np.random.default_rng(0).uniform(-1, 1, (8, 6)).astype(np.float32))
     return tmp_path
 
@@ -114,6 +117,14 @@ MESSAGES = {
     "seeds a.onnx -o seeds.txt": "seeds.txt is neither .npz nor .safetensors: seeds are saved as one of these",
     "seeds a.onnx": "seeds.npz already exists: choose another place with -o, or delete it",
     "seeds a.onnx -o .": ". is a directory, but seeds are a file: name one in it, -o seeds.npz",
+    "seeds a.onnx -o new.npz --n 1000000000": "1,000,000,000 seeds of 24 bytes (22.4 GiB) cannot be made, at most "
+    "1,000,000 seeds: give a smaller --n (a search uses at most 10,000)",
+    "seeds ab.onnx -o new.npz --n 1 --dim k=1000000000": "1 seed of 4,000,000,000 bytes (3.7 GiB) cannot be made, at "
+    "most 2 GiB: give smaller sizes with --dim",
+    "seeds ab.onnx -o new.npz --n 1000 --dim k=1000000": "1,000 seeds of 4,000,000 bytes (3.7 GiB) cannot be made, at "
+    "most 2 GiB: give a smaller --n (a search uses at most 10,000) or smaller sizes with --dim",
+    "seeds sum.py:total -o new.npz --n 100 --input x=float32[1,16000000]:0..1": "100 seeds of 64,000,000 bytes (6.0 "
+    "GiB) cannot be made, at most 2 GiB: give a smaller --n (a search uses at most 10,000) or smaller inputs with --input",
     "seeds a.onnx --dim 3": "--dim: '3' does not say which dimension: write batch=1, or x.2=48 for the axis 2 of x",
     "seeds a.onnx -o new.npz --dim k=3": "--dim names 'k', but the free dimensions are n: use these",
     "nan stream.onnx --seeds seeds.npz": "stream.onnx takes x (float[batch, 4]), state (float[2, batch, 3]), rate "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 
 from nnfuzz.errors import ModelFailure, UsageError
-from nnfuzz.loading.made import Declared, make_seeds, told
+from nnfuzz.loading.made import Declared, make_seeds, told, too_large
 from nnfuzz.space import size
 
 
@@ -26,8 +27,11 @@ def drawn_seeds(model: Callable[..., Any], name: str, declared: Sequence[Declare
     """``n`` inputs, the same for the same seed.
 
     Raises:
-        UsageError: the model does not take them.
+        UsageError: the model does not take them, or they are too large.
     """
+    each = sum(math.prod(d.shape) * getattr(torch, d.dtype).itemsize for d in declared)
+    if trouble := too_large(n, each, "smaller inputs with --input"):
+        raise UsageError(trouble)
     made, _ = make_seeds(declared, seed, n)
     whole = made if isinstance(made, list) else None
     keys = [d.name or f"input_{i}" for i, d in enumerate(declared)]

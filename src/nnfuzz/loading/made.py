@@ -21,6 +21,8 @@ _SHORT = {"float": "float32", "double": "float64", "half": "float16", "int": "in
 DRAWS = 16
 """Candidates drawn for each declaration."""
 MAX_ELEMENTS = 2**28
+MOST_MADE, MOST_BYTES = 1_000_000, 2 << 30
+"""Seeds that one command makes, and their bytes: a search thins what it is given to far fewer."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,24 @@ def check_names(declared: Sequence[Declared]) -> None:
     twice = [n for n in dict.fromkeys(names) if n is not None and names.count(n) > 1]
     if twice:
         raise UsageError(f"--input declares {twice[0]!r} twice: declare each input once")
+
+
+def too_large(n: int, each: int, instead: str) -> str:
+    """Why ``n`` seeds of so many bytes each are not made, as one sentence; "" where they are.
+
+    Args:
+        instead: what else than a smaller ``--n`` would help.
+    """
+    if n <= MOST_MADE and n * each <= MOST_BYTES:
+        return ""
+    from nnfuzz.seeds import MOST_SEEDS
+
+    fewer = f"give a smaller --n (a search uses at most {MOST_SEEDS:,})"
+    most, help = (
+        (f"{MOST_MADE:,} seeds", fewer) if n > MOST_MADE else (f"{MOST_BYTES >> 30} GiB", f"{fewer} or {instead}")
+    )
+    asked = f"{n:,} {'seed' if n == 1 else 'seeds'} of {each:,} bytes ({n * each / 2**30:,.1f} GiB)"
+    return f"{asked} cannot be made, at most {most}: {help if n > 1 else f'give {instead}'}"
 
 
 def make_seeds(declared: Sequence[Declared], seed: int = 0, count: int = DRAWS) -> tuple[Any, dict[str, Legal]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ from torch import Generator, Tensor
 
 import onnx
 from nnfuzz.errors import UsageError
-from nnfuzz.loading.made import told
+from nnfuzz.loading.made import told, too_large
 from nnfuzz.onnx.graph import Spec
 from nnfuzz.onnx.matching import plain
 from nnfuzz.onnx.refusals import first_line
@@ -68,15 +69,20 @@ def made_seeds(
         dims: sizes of free dimensions, by their name or as ``input.axis``.
 
     Raises:
-        UsageError: a name that is none, or no sizes with which the model runs.
+        UsageError: a name that is none, seeds that are too large, or no sizes with which the model runs.
     """
     specs = [s for s in model.inputs if not s.optional]
     legal = _by_name(ranges, specs)
     asked = _checked_dims(dict(dims or {}), specs)
     whole = not _rows(specs, asked)
-    trouble = ""
+    trouble = large = ""
     for s in SIZES:
         sizes = _sizes(specs, asked, s)
+        large = too_large(n, _bytes(specs, sizes, whole), "smaller sizes with --dim")
+        if large:
+            if _nothing_free(specs, asked):
+                break
+            continue
         batch, ways = _drawn(model, specs, sizes, n, whole, legal, seed)
         trouble = _refused(model, batch, whole)
         if not trouble:
@@ -84,6 +90,8 @@ def made_seeds(
             return Made(batch, whole, ways, free, _non_finite(model, batch, whole))
         if _nothing_free(specs, asked):
             break
+    if large and not trouble:
+        raise UsageError(large)
     names = ", ".join(_tried(specs, asked, 0)) or "any dimension"
     raise UsageError(
         f"{model.name} refuses the inputs that were tried ({trouble}): give --range, or sizes for {names} with --dim"
@@ -153,6 +161,18 @@ def _nothing_free(specs: list[Spec], asked: Mapping[str, int]) -> bool:
     return not _tried(specs, asked, 0)
 
 
+def _shape(spec: Spec, sizes: Mapping[str, int], whole: bool) -> list[int]:
+    """Of one candidate."""
+    assert spec.shape is not None
+    own = [d if isinstance(d, int) else sizes[name] for d, name in zip(spec.shape, _names(spec), strict=True)]
+    return own if whole else own[1:]
+
+
+def _bytes(specs: list[Spec], sizes: Mapping[str, int], whole: bool) -> int:
+    """Of one candidate, all inputs together."""
+    return sum(math.prod(_shape(s, sizes, whole)) * s.dtype.itemsize for s in specs if s.dtype is not None)
+
+
 def _refused(model: OnnxModel, batch: Batch, whole: bool) -> str:
     """What ONNX Runtime says against a few of the seeds, "" for nothing."""
     try:
@@ -208,9 +228,7 @@ def _drawn(
     batch: Batch = {}
     ways: dict[str, str] = {}
     for spec in specs:
-        assert spec.shape is not None
-        own = [d if isinstance(d, int) else sizes[name] for d, name in zip(spec.shape, _names(spec), strict=True)]
-        shape = [n, *own] if whole else [n, *own[1:]]
+        shape = [n, *_shape(spec, sizes, whole)]
         values, ways[spec.name] = _values(model, spec, shape, legal.get(spec.name), generator)
         assert spec.dtype is not None
         batch[spec.name] = values.to(spec.dtype)
