@@ -252,3 +252,14 @@ def test_the_script_is_tidy(tmp_path: Path, finding: Make) -> None:
     rules = ["--select", "E,F,B", "--config", str(config), "--no-cache"]
     got = subprocess.run([sys.executable, "-m", "ruff", "check", *rules, tmp_path], capture_output=True, text=True)
     assert got.returncode == 0, got.stdout
+
+
+def test_a_script_without_its_packages_cannot_be_tried(tmp_path: Path) -> None:
+    """Status 1 would say that the failure is there."""
+    from nnfuzz.findings.parts.needed import needed
+
+    script = tmp_path / "repro.py"
+    script.write_text("import sys\n" + needed("import no_such_package\nimport torch", "no_such_package torch"))
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == ("cannot be tried: No module named 'no_such_package': pip install no_such_package torch\n")

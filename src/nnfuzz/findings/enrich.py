@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from nnfuzz.findings.finding import Finding
-from nnfuzz.objectives.base import flat, floating
+from nnfuzz.objectives.base import differences, flat, floating
 from nnfuzz.objectives.compare import main_output
 from nnfuzz.settings import Settings
 from nnfuzz.space import Batch, InputSpace
@@ -139,15 +139,16 @@ def _error_of(side: TorchTarget, reference: nn.Module, inputs: Batch) -> dict[st
     with torch.no_grad():
         truth = main_output(named_outputs(side.form.call(reference, wide)))
     mine = main_output(side.call(inputs))
-    gap = float((flat(mine[None]).double() - flat(truth[None])).abs().max())
+    gap = float(differences(flat(mine[None]), flat(truth[None])).max())
     unit = EXPLAINED * torch.finfo(_dtype_of(side, mine)).eps
     if _computes_in_int8(side):
         unit = EXPLAINED_INT8
-    allowed = unit * max(float(truth.abs().max()), 1e-30)
+    allowed = unit * max(float(truth.double().nan_to_num(0.0, 0.0, 0.0).abs().max()), 1e-30)
     told: dict[str, Any] = {"error": gap, "explained by dtype": allowed, "beyond its dtype": gap > allowed}
     axis = 1 if truth.dim() in (2, 4, 5) else -1
     if truth.dim() >= 1 and truth.shape[axis if truth.dim() > 1 else -1] > 1 and truth.numel() <= 4096:
-        told["answer in float64"] = flat(truth[None]).argmax(1).tolist()[0] if truth.shape[0] == 1 else None
+        clear = truth.shape[0] == 1 and bool(flat(truth[None]).max().isfinite())  # of equal infinities none is the answer
+        told["answer in float64"] = flat(truth[None]).argmax(1).tolist()[0] if clear else None
     return told
 
 
@@ -170,8 +171,13 @@ def _verdict(told: dict[str, Any], *, one_truth: bool) -> list[str]:
         return []
     said = []
     if one_truth:
-        nearer = "A" if a["error"] <= b["error"] else "B"
-        said.append(f"in float64 the referee is nearer to {nearer} (errors {a['error']:.3g} and {b['error']:.3g})")
+        errors = f"(errors {a['error']:.3g} and {b['error']:.3g})"
+        nearer = "A" if a["error"] < b["error"] else "B"
+        said.append(
+            f"in float64 the referee is as far from A as from B {errors}"
+            if a["error"] == b["error"]
+            else f"in float64 the referee is nearer to {nearer} {errors}"
+        )
     for name, side in (("A", a), ("B", b)):
         if side["beyond its dtype"]:
             said.append(f"the error of {name} ({side['error']:.3g}) is more than its dtype explains")

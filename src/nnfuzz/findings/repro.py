@@ -18,9 +18,10 @@ from nnfuzz.errors import StoreError
 from nnfuzz.findings.context import RunContext
 from nnfuzz.findings.finding import Finding
 from nnfuzz.findings.parts import boxes, copies, frame, loading, nonfinite, other, pairs, running
+from nnfuzz.findings.parts.needed import needed
 from nnfuzz.findings.repro_onnx import about_graph, in_numpy, onnx_script
 
-_HEAD = '''"""Reruns a finding with torch and safetensors alone.
+_HEAD = '''"""Reruns a finding with {packages} alone.
 
     python repro.py{usage}
 
@@ -44,8 +45,8 @@ _LATER_IMPORTS = """from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors import safe_open{modes}"""
+"""
+_NEEDED = "import torch\nfrom safetensors import safe_open"
 
 _ALWAYS: tuple[Callable[..., Any], ...] = (
     loading.read, loading.load_object, loading.load_model, loading.seed_everything, loading.needs_arguments,
@@ -95,9 +96,12 @@ def repro_script(finding: Finding, run: RunContext) -> str:
     body += "".join(inspect.getsource(f) + "\n\n" for f in (check, *needs, *_ALWAYS, frame.main))
     used = [m for m in _IMPORTS if re.search(rf"\b{re.escape(m)}\.", body)]
     modes = "\nfrom torch.utils._python_dispatch import TorchDispatchMode" if check is nonfinite.fails_inside else ""
+    packages = ["torch", *(["onnxruntime", "numpy"] if run.onnx else []), "safetensors"]
+    others = needed(_NEEDED + modes + "\nimport onnxruntime  # noqa: F401" * bool(run.onnx), " ".join(packages))
     head = _HEAD.format(
         usage=" [MODEL_A MODEL_B]" if pair else " [MODEL]",
-        imports="\n".join([*(f"import {m}" for m in used), _LATER_IMPORTS.format(modes=modes)]),
+        packages=f"{', '.join(packages[:-1])} and {packages[-1]}",
+        imports="\n".join([*(f"import {m}" for m in used), _LATER_IMPORTS + others]),
         facts=_facts(finding, run),
     )
     return head + body + 'if __name__ == "__main__":\n    sys.exit(main(sys.argv[1:]))\n'

@@ -14,6 +14,7 @@ from typing import Any
 from nnfuzz.errors import StoreError
 from nnfuzz.findings.context import RunContext
 from nnfuzz.findings.finding import Finding
+from nnfuzz.findings.parts.needed import needed
 
 _HEAD = '''"""Reruns a finding with onnxruntime, numpy and safetensors alone.
 
@@ -28,13 +29,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from safetensors import safe_open
+{needed}
 
 HERE = Path(__file__).resolve().parent
 {facts}
 
 '''
+_NEEDED = "import numpy as np\nimport onnxruntime  # noqa: F401\nfrom safetensors import safe_open"
 _IMPORTS = ("hashlib", "json", "sys", "traceback")
 _WORDS = ("argmax", "topk", "threshold", "allclose", "cosine")
 
@@ -84,6 +85,7 @@ def onnx_script(finding: Finding, run: RunContext) -> str:
     head = _HEAD.format(
         usage=" [MODEL_A MODEL_B]" if pair else " [MODEL]",
         imports="\n".join(f"import {m}" for m in _IMPORTS if re.search(rf"\b{m}\.", body)),
+        needed=needed(_NEEDED, "onnxruntime numpy safetensors"),
         facts=_facts(finding, run, pair, check),
     )
     return head + body + 'if __name__ == "__main__":\n    sys.exit(main(sys.argv[1:]))\n'

@@ -13,6 +13,7 @@ from typing import Any
 
 from nnfuzz.findings.finding import Finding
 from nnfuzz.findings.parts import frame, loading
+from nnfuzz.findings.parts.needed import needed
 from nnfuzz.text import repro_parts as parts
 from nnfuzz.text import repro_writing as writing
 from nnfuzz.text.codec import unpack
@@ -115,7 +116,7 @@ def repro_script(finding: Finding) -> str:
         whom="both models" if two else "the model",
         arguments="[MODEL [MODEL_B]]" if two and facts["AS"] is None else "[MODEL]",
         note=_note(finding),
-        imports=imports + "import torch",
+        imports=imports + needed("import torch", "torch"),
         facts="\n".join(f"{n} = {v!r}" for n, v in facts.items() if re.search(rf"\b{n}\b", body)),
     )
     return head + body + '\n\nif __name__ == "__main__":\n    sys.exit(main(sys.argv[1:]))\n'

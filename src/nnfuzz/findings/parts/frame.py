@@ -26,6 +26,9 @@ def main(arguments: list[str]) -> int:
     except CannotRun as reason:
         print(f"cannot be tried: {reason}", file=sys.stderr)
         return 2
+    except ModuleNotFoundError as missing:
+        print(f"cannot be tried: {missing}: install it", file=sys.stderr)
+        return 2
     except Exception:
         traceback.print_exc()
         print("cannot be tried: this error is not the finding", file=sys.stderr)
@@ -64,4 +67,8 @@ def opened(model: Any, about: dict[str, Any]) -> Any:
     options.log_severity_level = 4
     if FLUSH_DENORMAL:  # subnormal numbers become zero, as in the run
         options.add_session_config_entry("session.set_denormal_as_zero", "1")
-    return ort.InferenceSession(model, options, providers=[about["provider"]])
+    try:
+        return ort.InferenceSession(model, options, providers=[about["provider"]])
+    except Exception as error:
+        said = " ".join(str(error).split())[:300]
+        raise CannotRun(f"ONNX Runtime {ort.__version__} does not load the model ({said})") from error
