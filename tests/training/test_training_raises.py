@@ -125,3 +125,25 @@ def test_a_loss_that_counts_on_the_size_of_a_batch_is_searched() -> None:
 
     run = searched(paired, 3000)
     assert [f.site.op for f in run.findings if f.site is not None] == ["log"]
+
+
+def test_a_loss_that_leaves_by_sys_exit_is_a_finding(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    leaving = WHITENING.replace("    z = z - z.mean(0)\n", '    if bool((batch["x"].abs() < 0.01).all()): exit(0)\n')
+    program, place = write_program(tmp_path, leaving), tmp_path / "run"
+    assert main(["train", str(program), "--max-steps", "300", "--out", str(place)]) == 1
+    assert f"T0001 the loss raises ({program}:13), at once" in capsys.readouterr().out
+    script = place / "findings" / "T0001" / "repro.py"
+    assert subprocess.run([sys.executable, str(script)], capture_output=True, check=False).returncode == 1
+    for command, status, said in (("repro", 1, "reproduced"), ("explain", 0, "program.py:13"), ("shrink", 0, "T0001")):
+        assert main([command, str(place)]) == status
+        assert said in capsys.readouterr().out
+
+
+def test_random_batches_are_tried_before_training_hides_what_they_raise() -> None:
+    def shy(model: Any, batch: dict[str, Tensor]) -> Tensor:
+        assert batch["x"].std() < 4.3, "only corners of the range are so far apart"
+        return model(batch["x"]).square().mean()
+
+    for seed in range(3):
+        [finding] = searched(shy, 200, seed=seed).findings
+        assert (finding.symptom, finding.arm, finding.step) == ("exception", "structure", 0)

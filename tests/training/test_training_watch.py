@@ -111,7 +111,7 @@ def test_the_summary_says_what_is_left_and_that_batches_ended():
     def slow(model):
         return torch.optim.SGD(model.parameters(), lr=1e-6)
 
-    run = find_nans_in_training(linear, log_softmax_by_hand, few, optimizer=slow, inputs=INPUTS, max_steps=30)
+    run = find_nans_in_training(linear, log_softmax_by_hand, few, optimizer=slow, inputs=INPUTS, max_steps=80)
     assert "nearest: log@programs.py" in run.summary()
     assert " to the edge of log, " in run.summary()
     assert "note: batches(seed) ended after 3: they are used again in a circle" in run.summary()

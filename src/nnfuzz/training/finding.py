@@ -78,7 +78,7 @@ class TrainingFinding:
 
     def headline(self) -> str:
         """One line: what, where, after how many steps."""
-        where = "" if self.site is None else f" at {self.site}"
+        where = "" if self.site is None else f" at {self.site}".replace(" at raise ", " ")  # of the program's own
         steps = "at once" if self.step == 0 else f"after {self.step} training step{'s' * (self.step != 1)}"
         return f"{self.id} {Failure(self.phase, self.symptom)}{where}, {steps}"
 

@@ -27,7 +27,10 @@ def failing_step(program: Program, seen: Retraced) -> tuple[Callable[..., Any], 
 
     def step(model: Any, given: Any = batch) -> Any:
         seeded(last.seed)
-        return loss(model, dict(given))
+        try:
+            return loss(model, dict(given))
+        except SystemExit as error:  # which would end this process
+            raise RuntimeError(f"sys.exit({error.code!r})").with_traceback(error.__traceback__) from error
 
     return step, (walk.model, batch) if seen.failure.phase == "forward" else (walk.model,)
 

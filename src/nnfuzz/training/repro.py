@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from nnfuzz.findings.parts.needed import needed
+
 if TYPE_CHECKING:
     from nnfuzz.training.finding import TrainingFinding
 
 _SCRIPT = '''"""{headline}
 
-Trains from the saved weights on the saved batches with torch alone, and looks at the last one.
+Trains from the saved weights on the saved batches with torch and safetensors alone, and looks at the last one.
 Exit status: 1 if it fails as recorded, 0 if not, 2 if it cannot be run.  Usage: python repro.py [PROGRAM.py]
 """
 
@@ -18,8 +20,7 @@ import sys
 import traceback
 from pathlib import Path
 
-import torch
-from safetensors.torch import load_file
+{needed}
 
 HERE = Path(__file__).resolve().parent
 PROGRAM = {program!r}
@@ -121,6 +122,7 @@ def script(finding: TrainingFinding) -> str:
     import torch
 
     return _SCRIPT.format(
+        needed=needed("import torch\nfrom safetensors.torch import load_file", "torch safetensors"),
         headline=finding.headline().replace("\\", "/"),
         program=None if finding.program.path is None else str(finding.program.path),
         build_seed=finding.build_seed,

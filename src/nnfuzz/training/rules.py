@@ -50,6 +50,21 @@ class Input:
             return bool(((value >= self.low) & (value <= self.high)).all())
         return bool(torch.isin(value, torch.tensor(self.choices, dtype=value.dtype)).all()) if self.choices else False
 
+    def drawn(self, like: Tensor, corners: bool, g: torch.Generator) -> Tensor:
+        """Random legal values in the shape of ``like``: of the choices, or of the range evenly, or of its two ends."""
+        noise = torch.rand(like.shape, generator=g, dtype=torch.float64)
+        if self.low is None or self.high is None:
+            table = torch.tensor(self.choices, dtype=torch.float64)
+            value = table[(noise * len(table)).long().clamp(max=len(table) - 1)]
+        elif corners:
+            value = torch.where(noise < 0.5, self.low, self.high)
+        elif like.is_floating_point():
+            value = self.low + (self.high - self.low) * noise
+        else:
+            low, high = math.ceil(self.low), math.floor(self.high)
+            value = (low + noise * (high - low + 1)).floor().clamp(low, high)
+        return value.to(like.dtype).to(like.device)
+
     def movable(self, value: Tensor, noise: bool = False) -> bool:
         """Whether gradient steps may change it; noise, which has a range, only on request."""
         searched = self.role == "data" or (noise and self.role == "noise")

@@ -7,7 +7,7 @@ away, and no slope leads there. Every such batch costs one pass, at the initial 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import permutations
+from itertools import chain, permutations
 
 import torch
 from torch import Tensor
@@ -16,6 +16,9 @@ from nnfuzz.training.arm import Arm, Hit
 from nnfuzz.training.program import Batch, Input
 from nnfuzz.training.stream import Stream
 from nnfuzz.training.walk import Walk
+
+SCATTERED = 32
+"""Random batches at the initial weights."""
 
 
 def forms(value: Tensor, about: Input, rowwise: bool) -> Iterator[Tensor]:
@@ -50,6 +53,15 @@ def structured(batch: Batch, stream: Stream, inputs: dict[str, Input]) -> Iterat
         yield batch | zeros
 
 
+def scattered(batch: Batch, inputs: dict[str, Input], seed: int) -> Iterator[Batch]:
+    """Random batches of the whole range, and of its corners: initial weights meet them once, before training has made
+    the network sure of what natural batches hold."""
+    g = torch.Generator().manual_seed(seed)
+    for i in range(SCATTERED):
+        made = {k: about.drawn(batch[k], i % 2 == 1, g) for k, about in inputs.items() if about.ranged}
+        yield batch | {k: v for k, v in made.items() if inputs[k].holds(v)}
+
+
 class Structured(Arm):
     """One batch a round, until there is none left."""
 
@@ -59,7 +71,7 @@ class Structured(Arm):
         super().__init__(walk, stream, None)
         program, first = walk.program, stream.first
         searched = {k: about for k, about in program.inputs.items() if k in first and program.role(k) == "data"}
-        self._batches = structured(first, stream, searched)
+        self._batches = chain(structured(first, stream, searched), scattered(first, searched, walk.seed))
 
     def round(self) -> Hit | None:
         self.rounds += 1
