@@ -124,7 +124,8 @@ MESSAGES = {
     "seeds ab.onnx -o new.npz --n 1000 --dim k=1000000": "1,000 seeds of 4,000,000 bytes (3.7 GiB) cannot be made, at "
     "most 2 GiB: give a smaller --n (a search uses at most 10,000) or smaller sizes with --dim",
     "seeds sum.py:total -o new.npz --n 100 --input x=float32[1,16000000]:0..1": "100 seeds of 64,000,000 bytes (6.0 "
-    "GiB) cannot be made, at most 2 GiB: give a smaller --n (a search uses at most 10,000) or smaller inputs with --input",
+    "GiB) cannot be made, at most 2 GiB: give a smaller --n (a search uses at most 10,000) or smaller inputs with "
+    "--input",
     "seeds a.onnx --dim 3": "--dim: '3' does not say which dimension: write batch=1, or x.2=48 for the axis 2 of x",
     "seeds a.onnx -o new.npz --dim k=3": "--dim names 'k', but the free dimensions are n: use these",
     "nan stream.onnx --seeds seeds.npz": "stream.onnx takes x (float[batch, 4]), state (float[2, batch, 3]), rate "
