@@ -109,6 +109,23 @@ def test_map_says_which_word_is_wrong(desk: Path, capsys: pytest.CaptureFixture[
     assert capsys.readouterr().err == f"nnfuzz: error: {MAPS[words]}\n"
 
 
+@pytest.mark.parametrize("sides", ["nets.py:step step.onnx", "step.onnx nets.py:step"])
+@pytest.mark.parametrize("scalar", [False, True])
+def test_a_graph_says_which_axes_are_a_candidates_own(
+    desk: Path, capsys: pytest.CaptureFixture[str], sides: str, scalar: bool
+) -> None:
+    state: list[Any] = [] if scalar else [1, "n", 3]
+    both = [("p", FLOAT, ["n", 3]), ("h", FLOAT, state)]
+    saved(model([node("Add", ["p", "h"], ["y"])], both, [("y", FLOAT, None)]), Path("step.onnx"))
+    Path("nets.py").write_text("def step(p, h):\n    return p + h\n")
+    np.savez("ph.npz", p=np.ones((4, 2, 3), np.float32), h=np.zeros((4,) if scalar else (4, 1, 2, 3), np.float32))
+    words = ["--seeds", "ph.npz", "--range", "-1:1", "--max-inputs", "64", "--plain"]
+    assert main(["diff", *sides.split(), *words]) == 0
+    text = capsys.readouterr().out
+    assert "p  float32[2, 3]" in text
+    assert f"h  float32{'[]' if scalar else '[1, 2, 3]'}" in text
+
+
 def test_a_name_may_be_written_as_an_identifier(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flat("dotted.onnx", ["N", 3], x="input.1")
     flat("slashed.onnx", ["N", 3], x="/in:0")

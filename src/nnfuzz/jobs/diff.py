@@ -19,7 +19,7 @@ from nnfuzz.jobs.planning import Model, matching_form, plan_for, target_for
 from nnfuzz.objectives import Disagreement, Objective
 from nnfuzz.objectives.compare import ROUNDING
 from nnfuzz.onnx.asked import split
-from nnfuzz.onnx.matching import check_first_axes, inputs_of, match_inputs, match_outputs
+from nnfuzz.onnx.matching import as_declared, check_first_axes, inputs_of, match_inputs, match_outputs
 from nnfuzz.seeds import SeedGroup, Seeds, as_whole
 from nnfuzz.settings import Settings
 from nnfuzz.space import InputSpace, rows, size
@@ -124,7 +124,16 @@ class DiffJob(Job):
         theirs = list(inputs_of(model_b, list(self.given.form.names))[0])
         words = {**self.given.form.aliases, **{n: n for n in self.given.form.names}}
         asked, self._asked_outputs = split(self.settings.match or {}, self.model, model_b, words, theirs or None)
-        found = match_inputs(self.given, self.model, model_b, asked)
+        try:
+            found = match_inputs(self.given, self.model, model_b, asked)
+        except UsageError:
+            if isinstance(self.model, ForeignModel) or not isinstance(model_b, ForeignModel) or not self.stacked:
+                raise
+            declared = as_declared(self.given, model_b, asked)
+            if declared is None or declared.stacked:
+                raise
+            found = match_inputs(declared, self.model, model_b, asked)
+            self.given, self.stacked = declared, False
         if found.dropped:
             self._matched.append(f"B takes no input like {', '.join(found.dropped)} of A: it runs without")
         return found.form, found.names

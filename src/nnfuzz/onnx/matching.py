@@ -12,7 +12,7 @@ from torch import Tensor
 
 from nnfuzz.callform import CallForm, Leaf, parameters
 from nnfuzz.errors import UsageError
-from nnfuzz.seeds import Seeds
+from nnfuzz.seeds import SeedGroup, Seeds
 from nnfuzz.targets.foreign import ForeignModel
 
 
@@ -41,20 +41,7 @@ def match_inputs(seeds: Seeds, model_a: Any, model_b: Any, asked: Mapping[str, s
     """
     mine = {n: t[0] for n, t in seeds.groups[0].batch.items()}
     theirs, optional = inputs_of(model_b, list(mine))
-    pairs: dict[str, str] = dict(asked)
-    how = dict.fromkeys(pairs, "by --map")
-    for a in mine:
-        if a in pairs:
-            continue
-        same = next((b for b in theirs if b not in pairs.values() and plain(a) == plain(b)), None)
-        if same is not None:
-            pairs[a], how[a] = same, "by name"
-    for a, t in mine.items():
-        if a not in pairs:
-            fitting = (b for b, s in theirs.items() if b not in pairs.values() and _may_be(t, s, seeds.stacked))
-            found = next(fitting, None)
-            if found is not None:
-                pairs[a], how[a] = found, "in order"
+    pairs, how = _paired(mine, theirs, asked, seeds.stacked)
     own = {a: _of_a(a, t, model_a, seeds.stacked) for a, t in mine.items()}
     missing = [b for b in theirs if b not in pairs.values() and b not in optional]
     if missing:
@@ -75,6 +62,45 @@ def match_inputs(seeds: Seeds, model_a: Any, model_b: Any, asked: Mapping[str, s
     form = CallForm(positional, {}, {})
     ordered = {backward[b]: b for b in theirs if b in backward}
     return InputMatch(form, ordered, [a for a in mine if a not in pairs])
+
+
+def _paired(
+    mine: Mapping[str, Tensor], theirs: Mapping[str, Any], asked: Mapping[str, str], rows: bool
+) -> tuple[dict[str, str], dict[str, str]]:
+    """A's names → B's, and by A's names how each came about."""
+    pairs: dict[str, str] = dict(asked)
+    how = dict.fromkeys(pairs, "by --map")
+    for a in mine:
+        if a in pairs:
+            continue
+        same = next((b for b in theirs if b not in pairs.values() and plain(a) == plain(b)), None)
+        if same is not None:
+            pairs[a], how[a] = same, "by name"
+    for a, t in mine.items():
+        if a not in pairs:
+            fitting = (b for b, s in theirs.items() if b not in pairs.values() and _may_be(t, s, rows))
+            found = next(fitting, None)
+            if found is not None:
+                pairs[a], how[a] = found, "in order"
+    return pairs, how
+
+
+def as_declared(seeds: Seeds, b: ForeignModel, asked: Mapping[str, str]) -> Seeds | None:
+    """Stacked seeds of an A in PyTorch as the candidates that B's declared axes make of them; None where these do not
+    say. A function of tensors does not tell an axis that counts candidates from one of its own, a graph does."""
+    (group,) = seeds.groups
+    pairs, _ = _paired({n: t[0] for n, t in group.batch.items()}, inputs_of(b, [])[0], asked, seeds.stacked)
+    if set(pairs) != set(group.batch):
+        return None
+    try:
+        read = b.read_seeds({pairs[n]: t for n, t in group.batch.items()})
+    except UsageError:
+        return None
+    found = [
+        SeedGroup({n: g.batch[pairs[n]].to(t.dtype) for n, t in group.batch.items()}, [group.index[i] for i in g.index])
+        for g in read.groups
+    ]
+    return Seeds(seeds.form, found, read.stacked, seeds.notes)
 
 
 def check_first_axes(names: Mapping[str, str], b: ForeignModel, batch: Mapping[str, Tensor], by_row: bool) -> None:
