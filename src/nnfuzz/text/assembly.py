@@ -89,12 +89,16 @@ def assembled(
         store.commit(records, {**state, "goals": frontier.to_json()}, evicted)
 
     parts = Parts(target, setup.space, [together], corpus, frontier, breeder, bandit, keeper, examiner, stats, climber)
+    examiner.at_once = settings.batch_size or most_rows(settings, setup)
     fuzzer = Fuzzer(
-        parts, seed=settings.seed, most_rows=settings.batch_size or most_rows(settings, setup),
+        parts, seed=settings.seed, most_rows=examiner.at_once,
         commit=commit if isinstance(store, RunStore) else None,
     )  # fmt: skip
     keeper.elapsed = examiner.elapsed = fuzzer.elapsed
     examiner.late, fuzzer.deadline = fuzzer.much_too_late, settings.max_seconds
+    for model in (setup.model, setup.other):
+        if model is not None:
+            model.late = fuzzer.late
     if climber is not None:
         climber.late = fuzzer.late
     return fuzzer
@@ -104,8 +108,10 @@ def most_rows(settings: TextSettings, setup: Setup) -> int:
     """A rule of sizes alone, never of time, so that the same seed gives the same run."""
     wide = sum(setup.widths) // len(setup.widths) + settings.max_new
     vocabulary = max(1, setup.model.out.size) if setup.model.shows_probabilities else 1
-    fits = min(CELLS // wide, (32 * CELLS) // vocabulary)
-    return max(LEAST_ROWS, min(MOST_ROWS, 1 << int(np.log2(max(1, fits)))))
+    noted = settings.max_new * (1 + len(setup.model.watch))
+    fits = min(CELLS // wide, (32 * CELLS) // vocabulary, (32 * CELLS) // noted)
+    least = LEAST_ROWS if LEAST_ROWS * noted <= 32 * CELLS else 1
+    return max(least, min(MOST_ROWS, 1 << int(np.log2(max(1, fits)))))
 
 
 def _climber(

@@ -17,6 +17,7 @@ from nnfuzz.objectives.base import Cause, Objective
 from nnfuzz.space import Batch
 from nnfuzz.targets.base import Trace, Want
 from nnfuzz.text.codec import pack, unpack
+from nnfuzz.text.models.base import never
 from nnfuzz.text.objectives.base import TextObjective
 from nnfuzz.text.objectives.together import Only, Together, cause_of
 from nnfuzz.text.shrink import TextShrinker
@@ -32,6 +33,8 @@ class TextExaminer(Examiner):
     """Adds to ``Examiner`` what findings of text are. ``objective`` is told what is found, so that its goals close."""
 
     objective: Together | None = None
+    at_once: int = 256
+    """Prompts in a batch at most."""
 
     @property
     def text_target(self) -> TextTarget:
@@ -49,7 +52,12 @@ class TextExaminer(Examiner):
         return state.looked % len(distances)
 
     def examine(self, hit: Hit) -> Finding | None:
-        """Every cause that the candidate shows and that is no finding yet; returns the last one found."""
+        """Every cause that the candidate shows and that is no finding yet; returns the last one found. What was found
+        in time is brought to its end: only shrinking and drawing have a limit."""
+        with self.text_target.until(never):
+            return self._examine(hit)
+
+    def _examine(self, hit: Hit) -> Finding | None:
         if hit.error is not None:
             confirmation = confirm(self.target, hit.objective, hit.candidate, self.reseed)
             return self._new(hit, confirmation, hit.objective)
@@ -129,8 +137,9 @@ class TextExaminer(Examiner):
             self.reseed(0)
             return self.failing(pack(prompts, width), only, text)
 
-        shrinker = TextShrinker(target.codec, target.model.shortest, fails, budget, self.late)
-        small = shrinker.shrink(ids)
+        shrinker = TextShrinker(target.codec, target.model.shortest, fails, budget, self.late, self.at_once)
+        with target.until(self.late):
+            small = shrinker.shrink(ids)
         self.stats.extra_inputs += shrinker.tried
         self.reseed(0)
         cause, _ = judge_alone(target, only, {PROMPT: pack([small], width)})
@@ -239,7 +248,8 @@ class TextExaminer(Examiner):
         if not target.writing.temperature or self.objective is None or finding.symptom == "exception":
             return
         try:
-            trace = target.draws(ids, DRAWS)
+            with target.until(self.late):
+                trace = target.draws(ids, DRAWS)
         except Exception as error:  # a model that cannot be drawn from often is still a finding
             finding.notes.append(f"it could not be drawn {DRAWS} times: {error}"[:200])
             return

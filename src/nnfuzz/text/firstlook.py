@@ -15,6 +15,7 @@ from nnfuzz.seeds import SeedGroup
 from nnfuzz.space import Batch, rows, size
 from nnfuzz.text.codec import pack
 from nnfuzz.text.frontier import TextKeeper
+from nnfuzz.text.models.base import OutOfTime
 from nnfuzz.text.objectives import Together
 from nnfuzz.text.setup import Setup
 from nnfuzz.text.space import PROMPT
@@ -55,7 +56,11 @@ def look_at_seeds(fuzzer: Fuzzer, together: Together, groups: list[SeedGroup]) -
             if len(fuzzer.corpus) and fuzzer.late():
                 break
             part = slice(start, start + fuzzer.most_rows)
-            _admit(fuzzer, together, rows(group.batch, part), group.index[part])
+            try:
+                _admit(fuzzer, together, rows(group.batch, part), group.index[part])
+            except OutOfTime:
+                if not len(fuzzer.corpus):
+                    raise
     fuzzer.commit([])
 
 

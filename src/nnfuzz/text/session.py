@@ -24,6 +24,7 @@ from nnfuzz.text.climb import TextClimber
 from nnfuzz.text.document import RunDocument, save_prompts
 from nnfuzz.text.examine import TextExaminer
 from nnfuzz.text.frontier import GoalFrontier
+from nnfuzz.text.models.base import OutOfTime
 from nnfuzz.text.objectives import Together, make_objectives
 from nnfuzz.text.prompts import Prompt
 from nnfuzz.text.settings import TextSettings
@@ -120,7 +121,10 @@ class TextSession:
 
         limits = Limits(self.settings.max_inputs, self.settings.max_seconds, self.settings.stop_on_first)
         with stop_on_signal(lambda: fuzzer.stop_asked, fuzzer.ask_to_stop):
-            fuzzer.loop(limits, after_batch)
+            try:
+                fuzzer.loop(limits, after_batch)
+            except OutOfTime:  # in the middle of a batch, which is left unjudged
+                stats.seconds, stats.stopped = fuzzer.elapsed(), "interrupted" if fuzzer.stop_asked else "max-time"
         if most is not None and stats.stopped == "interrupted" and target.spent - begun >= most:
             stats.stopped = "max-written"
         fuzzer.commit([])

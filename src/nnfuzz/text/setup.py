@@ -128,7 +128,8 @@ def _class_of(length: int) -> int:
 
 def _widest(settings: TextSettings, model: LanguageModel, other: LanguageModel | None, prompts: list[list[int]]) -> int:
     width = settings.max_prompt or _class_of(max(map(len, prompts)))
-    limits = [m.longest for m in (model, other) if m is not None and m.longest is not None and m.own_ids]
+    bounded = [m for m in (model, other) if m is not None and m.longest is not None]
+    limits = [m.longest for m in bounded if m.longest is not None]
     if limits:
         room = min(limits) - (0 if model.classifies else settings.max_new) - 1
         if room < 1:
@@ -136,7 +137,7 @@ def _widest(settings: TextSettings, model: LanguageModel, other: LanguageModel |
                 f"{model.name} takes {min(limits)} tokens at most, prompt and continuation together: give a smaller "
                 f"--max-new than {settings.max_new}"
             )
-        width = min(width, room)
+        width = min(width, room) if any(m.own_ids for m in bounded) else width
     return width
 
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from nnfuzz.text.codec import Codec
+from nnfuzz.text.models.base import OutOfTime
 
 Fails = Callable[[list[list[int]]], list[bool]]
 WIDTH = 128
-"""Prompts tried at once."""
+"""Prompts tried at once at most."""
 ORDINARY = 6
 """The commonest ids, which stand for ordinary."""
 
@@ -21,12 +22,19 @@ ORDINARY = 6
 class TextShrinker:
     """Args:
     codec: knows what is ordinary. shortest: ids a prompt needs. fails: judges a batch of prompts.
-    budget: prompts that may be tried. late: says when time is up.
+    budget: prompts that may be tried. late: says when time is up. at_once: prompts in one call of ``fails``.
     """
 
     def __init__(
-        self, codec: Codec, shortest: int, fails: Fails, budget: int, late: Callable[[], bool] = lambda: False
+        self,
+        codec: Codec,
+        shortest: int,
+        fails: Fails,
+        budget: int,
+        late: Callable[[], bool] = lambda: False,
+        at_once: int = WIDTH,
     ):
+        self.at_once = min(WIDTH, at_once)
         self.codec, self.shortest, self.fails, self.budget, self.late = codec, shortest, fails, budget, late
         self.tried = 0
         self.complete = True
@@ -75,13 +83,18 @@ class TextShrinker:
         """Which still fail; those that are too short, or beyond the budget, do not."""
         answers = [False] * len(tries)
         fit = [i for i, t in enumerate(tries) if len(t) >= self.shortest]
-        for start in range(0, len(fit), WIDTH):
-            some = fit[start : start + WIDTH]
+        for start in range(0, len(fit), self.at_once):
+            some = fit[start : start + self.at_once]
             if self.tried + len(some) > self.budget or self.late():
                 self.complete = False
                 break
             self.tried += len(some)
-            for i, failed in zip(some, self.fails([tries[i] for i in some]), strict=True):
+            try:
+                failing = self.fails([tries[i] for i in some])
+            except OutOfTime:
+                self.complete = False
+                break
+            for i, failed in zip(some, failing, strict=True):
                 answers[i] = failed
         return answers
 

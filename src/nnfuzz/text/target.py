@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 import torch
@@ -58,6 +59,19 @@ class TextTarget(Target):
                 second = _on_cpu(self.other.run(prompts, writing, states=False))
                 trace.outputs |= {f"b.{n}": t for n, t in second.outputs.items()}
         return trace
+
+    @contextmanager
+    def until(self, late: Callable[[], bool]) -> Iterator[None]:
+        """Meanwhile the models write until ``late`` says that the time is up; then they raise ``OutOfTime``."""
+        models = [m for m in (self.model, self.other) if m is not None]
+        before = [m.late for m in models]
+        for m in models:
+            m.late = late
+        try:
+            yield
+        finally:
+            for m, was in zip(models, before, strict=True):
+                m.late = was
 
     @property
     def spent(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -13,6 +13,18 @@ from torch import Tensor
 from nnfuzz.errors import UsageError
 from nnfuzz.targets.base import Trace
 from nnfuzz.text.codec import Codec
+
+MOST_NEW = 1_000_000
+"""Ids that a continuation may have: what is noted of each step is kept until a batch is judged."""
+
+
+class OutOfTime(UsageError):
+    """The time was up while a model wrote; what it had written is not judged."""
+
+
+def never() -> bool:
+    """There is no hurry."""
+    return False
 
 
 @dataclass(frozen=True)
@@ -34,7 +46,12 @@ class Writing:
     def check(self) -> None:
         """Raises ``UsageError``."""
         if self.max_new < 1:
-            raise UsageError(f"max_new is {self.max_new}, but a continuation has at least 1 {'character or token'}")
+            raise UsageError(f"max_new is {self.max_new}, but a continuation has at least 1 character or token")
+        if self.max_new > MOST_NEW:
+            raise UsageError(
+                f"max_new is {self.max_new:,}, but a continuation of more than {MOST_NEW:,} characters or tokens "
+                "cannot be searched: give a smaller --max-new"
+            )
         if not 0 <= self.temperature < float("inf"):
             raise UsageError(f"temperature is {self.temperature}, but it is 0 (greedy) or a positive number")
 
@@ -107,6 +124,8 @@ class LanguageModel(ABC):
         self.spent = 0
         """Characters or tokens run so far: read, written, or scored for gradients."""
         self.notes: list[str] = []
+        self.late: Callable[[], bool] = never
+        """Asked between the steps of writing, where it is written step by step here; True ends it by ``OutOfTime``."""
 
     @abstractmethod
     def run(self, prompts: Prompts, writing: Writing, *, states: bool = True) -> Trace:

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,6 +16,8 @@ from nnfuzz.text.codec import PAD, CodePoints
 from nnfuzz.text.given import counted, kind_of, shown
 from nnfuzz.text.models.base import LanguageModel, Prompts, Writing
 
+MOST_CHARACTERS = 1 << 25
+"""Characters that the answers of one call may have together, as far as answers so far tell."""
 BAD_BYTE = 0xDC80
 """Bytes that are no UTF-8 are shown as these code points, one a byte, as Python's ``surrogateescape`` does."""
 
@@ -43,6 +46,7 @@ class BlackBox(LanguageModel):
         self.out = CodePoints()
         self.shows_states = activations is not None
         self._takes = _parameters(generate)
+        self._longest = 1
 
     def run(self, prompts: Prompts, writing: Writing, *, states: bool = True) -> Trace:
         options = {"max_new_tokens": writing.max_new, "temperature": writing.temperature, "seed": writing.seed}
@@ -50,20 +54,30 @@ class BlackBox(LanguageModel):
         if writing.apart:
             if "seed" not in self._takes:
                 raise UsageError("the model takes no seed, so it cannot be asked for several draws")
-            answers = [self._ask([p], {**told, "seed": writing.seed + i})[0] for i, p in enumerate(prompts.texts)]
+            drawn = ({**told, "seed": writing.seed + i} for i in range(len(prompts)))
+            answers = [self._ask([p], d, writing.max_new)[0] for p, d in zip(prompts.texts, drawn, strict=True)]
         else:
-            answers = self._ask(prompts.texts, told)
+            answers = self._in_parts(prompts.texts, told, writing.max_new)
         tokens = torch.full((len(prompts), writing.max_new), PAD, dtype=torch.int64)
         ended = torch.ones(len(prompts), dtype=torch.bool)
         for row, text in enumerate(answers):
-            cut = text[: writing.max_new]
-            tokens[row, : len(cut)] = torch.tensor([ord(c) for c in cut], dtype=torch.int64)
-            ended[row] = len(text) < writing.max_new
+            points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.int32)
+            tokens[row, : len(points)] = torch.from_numpy(points.astype(np.int64))
+            ended[row] = len(points) < writing.max_new
         self.spent += sum(map(len, prompts.texts)) + int((tokens != PAD).sum())
         layers = {"mean": self._states(prompts.texts)} if states and self.activations is not None else {}
         return Trace({"tokens": tokens, "ended": ended}, layers)
 
-    def _ask(self, texts: list[str], told: dict[str, Any]) -> list[str]:
+    def _in_parts(self, texts: list[str], told: dict[str, Any], most: int) -> list[str]:
+        """All at once, unless answers have been so long that they would fill the memory before they could be cut."""
+        answers: list[str] = []
+        while len(answers) < len(texts):
+            room = max(1, MOST_CHARACTERS // self._longest)
+            answers += self._ask(texts[len(answers) : len(answers) + room], told, most)
+        return answers
+
+    def _ask(self, texts: list[str], told: dict[str, Any], most: int) -> list[str]:
+        """The answers, each cut to ``most`` characters."""
         answers = self.generate(list(texts), **told)
         if not isinstance(answers, Sequence) or isinstance(answers, str | bytes | bytearray):
             raise UsageError(
@@ -75,17 +89,19 @@ class BlackBox(LanguageModel):
                 f"{self.name} was given {counted(texts, 'prompt')} and gave {counted(answers, 'answer')}, but "
                 "generate(prompts) returns a text for every prompt: correct what it returns"
             )
-        return [self._text(a, prompt) for a, prompt in zip(answers, texts, strict=True)]
+        return [self._text(a, prompt, most) for a, prompt in zip(answers, texts, strict=True)]
 
-    def _text(self, answer: Any, prompt: str) -> str:
-        if isinstance(answer, bytes | bytearray):
-            return answer.decode("utf-8", "surrogateescape")
+    def _text(self, answer: Any, prompt: str, most: int) -> str:
+        if isinstance(answer, str | bytes | bytearray):
+            self._longest = max(self._longest, len(answer))
+        if isinstance(answer, bytes | bytearray):  # a character has four bytes at most
+            return answer[: 4 * most].decode("utf-8", "surrogateescape")[:most]
         if not isinstance(answer, str):
             raise UsageError(
                 f"{self.name} gave {kind_of(answer)} for the prompt {shown(prompt)}, but generate(prompts) returns a "
                 "list of texts (or bytes): correct what it returns"
             )
-        return answer
+        return answer[:most]
 
     def _states(self, texts: list[str]) -> Tensor:
         assert self.activations is not None

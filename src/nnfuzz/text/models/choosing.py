@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
 from nnfuzz.text.codec import PAD
-from nnfuzz.text.models.base import Shown, Writing
+from nnfuzz.text.models.base import OutOfTime, Shown, Writing, never
 
 _EVERY_STEP = 1_000_003
 """Noise of step t is drawn from a generator seeded with the seed times this, plus t: nothing needs to be remembered."""
@@ -25,7 +25,7 @@ class Chooser:
 
     Args:
         rows: of the batch. watch: ids whose log-probabilities are noted. end: the id that ends a continuation.
-        measures: whether the size of logits is noted.
+        measures: whether the size of logits is noted. late: says that the time is up.
     """
 
     def __init__(
@@ -37,7 +37,9 @@ class Chooser:
         device: torch.device,
         *,
         measures: bool = False,
+        late: Callable[[], bool] = never,
     ):
+        self.late = late
         self.reach = torch.zeros(rows, device=device) if measures else None
         self.rows, self.writing, self.end = rows, writing, end
         self.watch = torch.tensor(list(watch), dtype=torch.long, device=device)
@@ -53,7 +55,13 @@ class Chooser:
         return self.length >= self.writing.max_new or (self.end is not None and not bool(self.alive.any()))
 
     def step(self, logits: Tensor) -> Tensor:
-        """``(rows, vocabulary)`` → the chosen ids ``(rows,)``; rows that have ended choose, but it is not noted."""
+        """``(rows, vocabulary)`` → the chosen ids ``(rows,)``; rows that have ended choose, but it is not noted.
+        Raises ``OutOfTime``."""
+        if self.late():
+            raise OutOfTime(
+                f"the time was up after {self.length:,} of {self.writing.max_new:,} steps of the first texts: give a "
+                "longer --max-time (max_seconds), a smaller --max-new, or fewer seeds"
+            )
         if self.reach is not None:
             self.reach = torch.maximum(self.reach, reach(logits) * self.alive)
         logits = logits.float()

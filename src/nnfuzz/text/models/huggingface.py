@@ -69,7 +69,7 @@ class HuggingFace(LanguageModel):
         ids = self.prepared(prompts, 0 if self.classifies else writing.max_new)
         if self.classifies:
             return self._classified(ids, states)
-        chooser = Chooser(len(ids), writing, self.watch, self.end, self.device, measures=self.measures)
+        chooser = Chooser(len(ids), writing, self.watch, self.end, self.device, measures=self.measures, late=self.late)
         pooled = Pooled() if states else None
         packed, mask = self._packed(ids, left=True)
         more: dict[str, Any] = {"input_ids": packed, "use_cache": True, "output_hidden_states": states}

@@ -63,7 +63,7 @@ class LogitsModule(LanguageModel):
     @torch.inference_mode()
     def run(self, prompts: Prompts, writing: Writing, *, states: bool = True) -> Trace:
         ids = [[self.start, *p] if self.start is not None else p for p in prompts.ids]
-        chooser = Chooser(len(ids), writing, self.watch, self.end, self.device, measures=self.measures)
+        chooser = Chooser(len(ids), writing, self.watch, self.end, self.device, measures=self.measures, late=self.late)
         pooled = Pooled(self._axes[0]) if states and self.stateful else None
         (self._with_state if self.stateful else self._without_state)(ids, chooser, pooled)
         self.spent += sum(map(len, ids)) + len(ids) * chooser.length
