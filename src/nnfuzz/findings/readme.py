@@ -187,7 +187,7 @@ def _lineage(finding: Finding) -> str:
 def _needs(finding: Finding, run: RunContext) -> str:
     if in_numpy(finding, run):
         return "onnxruntime, numpy and safetensors"
-    return "torch, onnxruntime and safetensors" if run.onnx else "torch and safetensors"
+    return "torch, onnxruntime, numpy and safetensors" if run.onnx else "torch and safetensors"
 
 
 def _commands(directory: Path, needs: str) -> str:
