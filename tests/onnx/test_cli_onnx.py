@@ -58,6 +58,11 @@ def test_from_seeds_to_a_repaired_model(desk: Path, capsys: pytest.CaptureFixtur
     assert said(capsys, "repro", finding, status=1).endswith("reproduced\n")
     assert "written: fixed.onnx" in said(capsys, "explain", finding, status=0)
     assert "not reproduced" in said(capsys, "repro", finding, "--model", f"{finding}/fixed.onnx", status=0)
+    for again in (["repro", finding], ["resume", "run", "--max-inputs", "900"]):
+        assert said(capsys, *again, "--model", "stream.onnx", status=2) == (
+            "stream.onnx takes x float32[batch, 4], state float32[2, batch, 3], rate int64[], but the seeds of the run "
+            "are x float32[1, 6]: give the model that it was made with, or another that takes the same"
+        )
     assert "log in take_log" in said(capsys, "show", finding, status=0)
     assert "loss.onnx" in said(capsys, "show", "run", status=0)
     said(capsys, "shrink", finding, "--max-inputs", "200", status=0)

@@ -116,7 +116,7 @@ def test_a_graph_says_which_axes_are_a_candidates_own(
 ) -> None:
     state: list[Any] = [] if scalar else [1, "n", 3]
     both = [("p", FLOAT, ["n", 3]), ("h", FLOAT, state)]
-    saved(model([node("Add", ["p", "h"], ["y"])], both, [("y", FLOAT, None)]), Path("step.onnx"))
+    saved(model([node("Add", ["p", "h"], ["y"])], both, [("y", FLOAT, state or ["n", 3])]), Path("step.onnx"))
     Path("nets.py").write_text("def step(p, h):\n    return p + h\n")
     np.savez("ph.npz", p=np.ones((4, 2, 3), np.float32), h=np.zeros((4,) if scalar else (4, 1, 2, 3), np.float32))
     words = ["--seeds", "ph.npz", "--range", "-1:1", "--max-inputs", "64", "--plain"]

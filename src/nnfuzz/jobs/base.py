@@ -18,6 +18,7 @@ from nnfuzz.gradient import Guide, ScoreGuide
 from nnfuzz.inputs import listed
 from nnfuzz.jobs.planning import Model, labels, on_device, plan_for, read, target_for
 from nnfuzz.objectives import Objective
+from nnfuzz.onnx.matching import check_takes
 from nnfuzz.seeds import Seeds
 from nnfuzz.settings import Settings
 from nnfuzz.space import Batch, InputSpace
@@ -35,6 +36,8 @@ class Job(ABC):
     def __init__(self, settings: Settings, model: Model, seeds: Any):
         self.settings, self.model = settings, model
         self.given = seeds if isinstance(seeds, Seeds) else read(seeds, model)
+        if isinstance(seeds, Seeds) and isinstance(model, ForeignModel):
+            check_takes(model, seeds)
         self.stacked = self.given.stacked
         self.side = target_for(
             model, self.given.form, settings, name=settings.context.get("model") or "", layers=settings.layers

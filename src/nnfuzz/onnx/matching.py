@@ -103,6 +103,21 @@ def as_declared(seeds: Seeds, b: ForeignModel, asked: Mapping[str, str]) -> Seed
     return Seeds(seeds.form, found, read.stacked, seeds.notes)
 
 
+def check_takes(model: ForeignModel, seeds: Seeds) -> None:
+    """Raises ``UsageError`` where a model cannot take seeds that were read for another one, as far as it declares that:
+    a finding or a run is gone back to with ``--model``."""
+    group = seeds.groups[0].batch
+    inputs = {n: t[:1] if seeds.stacked else t[0] for n, t in group.items()}
+    specs = {s.name: s for s in model.inputs}
+    missing = any(n not in inputs and not s.optional for n, s in specs.items())
+    if missing or any(n not in specs or _unfit(t, specs[n], rows=False) for n, t in inputs.items()):
+        takes = ", ".join(f"{s.name} {_declared(s)}" for s in model.inputs)
+        raise UsageError(
+            f"{model.name} takes {takes}, but the seeds of the run are {_shapes(inputs)}: give the model that it was "
+            "made with, or another that takes the same"
+        )
+
+
 def check_first_axes(names: Mapping[str, str], b: ForeignModel, batch: Mapping[str, Tensor], by_row: bool) -> None:
     """Raises ``UsageError`` where B's graph fixes its first axes to another number of rows than it would be given.
 
