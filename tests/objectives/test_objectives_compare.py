@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -9,8 +10,12 @@ import torch
 from torch import Tensor, nn
 
 import nnfuzz
+from nnfuzz.callform import CallForm, Leaf
+from nnfuzz.findings.enrich import _error_of, _verdict
 from nnfuzz.objectives import Disagreement
+from nnfuzz.objectives.base import differences
 from nnfuzz.objectives.compare import comparison
+from nnfuzz.targets import TorchTarget
 from nnfuzz.targets.base import Trace
 from nnfuzz.targets.precision import QuantizedLayer, derive
 
@@ -254,3 +259,45 @@ def test_training_that_differs_from_evaluation_is_found() -> None:
 def test_rows_need_rows(refused: Any) -> None:
     assert "stack them" in refused(nnfuzz.check_rows, nn.Linear(3, 2), list(torch.rand(4, 3)))
     assert "reduces over them" in refused(nnfuzz.check_rows, lambda x: x.mean(), torch.rand(4, 3))
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "gap"),
+    [
+        (-math.inf, -math.inf, 0),
+        (math.inf, -math.inf, math.inf),
+        (math.inf, 3, math.inf),
+        (3, -math.inf, math.inf),
+        (math.nan, math.nan, 0),
+        (math.nan, math.inf, math.inf),
+        (1, math.nan, math.inf),
+        (1, 3, 2),
+    ],
+)
+def test_differences_of_numbers_that_are_not_finite(x: float, y: float, gap: float) -> None:
+    assert differences(torch.tensor([x]), torch.tensor([y], dtype=torch.float64)).tolist() == [gap]
+
+
+def test_a_right_infinity_is_no_error() -> None:
+    class Log(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.log(x.clamp(min=0)) + x.new_zeros(2)
+
+    class Held(Log):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x).clamp(min=-6)
+
+    inputs = {"x": torch.tensor([[-1.0]])}
+    told = {
+        name: _error_of(TorchTarget(model, CallForm((Leaf("x"),), {})), Log().double(), inputs)
+        for name, model in (("a", Log()), ("b", Held()))
+    }
+    assert told["a"]["error"] == 0
+    assert told["a"]["beyond its dtype"] is False
+    assert told["a"]["answer in float64"] is None, "of equal infinities none is the answer"
+    assert _verdict(told, one_truth=True) == [
+        "in float64 the referee is nearer to A (errors 0 and inf)",
+        "the error of B (inf) is more than its dtype explains",
+    ]
+    told["a"] = told["b"]
+    assert "as far from A as from B (errors inf and inf)" in _verdict(told, one_truth=True)[0]

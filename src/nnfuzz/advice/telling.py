@@ -15,6 +15,7 @@ from nnfuzz.advice.search import safe_radius, search_with
 from nnfuzz.advice.static import static_warnings
 from nnfuzz.advice.verify import Case
 from nnfuzz.findings.finding import Finding
+from nnfuzz.objectives.base import differences
 from nnfuzz.probe.first_bad import BadOp
 from nnfuzz.targets import PairTarget, TorchTarget
 
@@ -172,10 +173,10 @@ def _output_gap(finding: Finding) -> list[str]:
         y = finding.outputs.get(f"b.{name[2:]}") if name.startswith("a.") else None
         if y is None or x.shape != y.shape or not x.is_floating_point() or not x.numel():
             continue
-        gap = (x.double() - y.double()).abs().flatten()
-        at = int(gap.nan_to_num(float("inf")).argmax())
+        gap = differences(x, y).flatten()
+        at = int(gap.argmax())
         value = float(gap[at])
-        if worst is None or not value <= worst[0]:
+        if worst is None or value > worst[0]:
             worst = (value, f"{name[2:]}[{at}]", float(x.flatten()[at]), float(y.flatten()[at]))
     if worst is None:
         return []

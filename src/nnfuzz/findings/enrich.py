@@ -147,7 +147,8 @@ def _error_of(side: TorchTarget, reference: nn.Module, inputs: Batch) -> dict[st
     told: dict[str, Any] = {"error": gap, "explained by dtype": allowed, "beyond its dtype": gap > allowed}
     axis = 1 if truth.dim() in (2, 4, 5) else -1
     if truth.dim() >= 1 and truth.shape[axis if truth.dim() > 1 else -1] > 1 and truth.numel() <= 4096:
-        clear = truth.shape[0] == 1 and bool(flat(truth[None]).max().isfinite())  # of equal infinities none is the answer
+        # of equal infinities none is the answer
+        clear = truth.shape[0] == 1 and bool(flat(truth[None]).max().isfinite())
         told["answer in float64"] = flat(truth[None]).argmax(1).tolist()[0] if clear else None
     return told
 

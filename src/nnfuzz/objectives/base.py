@@ -82,6 +82,14 @@ def told_outputs(outputs: dict[str, Tensor]) -> str:
     return ", ".join(told) or "none"
 
 
+def differences(x: Tensor, y: Tensor) -> Tensor:
+    """|x − y| in float64, elementwise: 0 where both are the same infinity or both NaN, infinite where they are
+    different infinities, or where one side alone is not finite; never NaN."""
+    a, b = x.double(), y.double()
+    same = (a == b) | (a.isnan() & b.isnan())
+    return (a - b).abs().nan_to_num(torch.inf, torch.inf).masked_fill(same, 0.0)
+
+
 def flat(t: Tensor) -> Tensor:
     """(batch, ...) → (batch, d), complex as real pairs."""
     if t.is_complex():

@@ -14,6 +14,7 @@ from nnfuzz.callform import CallForm
 from nnfuzz.errors import NnfuzzError, Unsupported, UsageError
 from nnfuzz.gradient.allowance import Allowance
 from nnfuzz.gradient.climber import SLOTS
+from nnfuzz.objectives.base import differences
 from nnfuzz.onnx.axes import Axes, find_axes, holds
 from nnfuzz.onnx.program import OnnxProgram
 from nnfuzz.onnx.runtime import OnnxModel
@@ -406,7 +407,7 @@ def _gap(mine: Named, theirs: Named) -> str:
         x = mine.get(name)
         if x is None or x.shape != y.shape:
             return f"{name}: other shapes" if x is not None else f"{name} is missing"
-        gap = float((x.double() - y.double()).abs().nan_to_num(float("inf")).max()) if x.numel() else 0.0
+        gap = float(differences(x, y).max()) if x.numel() else 0.0
         if gap > worst:
             worst, where = gap, name
     return f"{where}: by {worst:.3g}"
