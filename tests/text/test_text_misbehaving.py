@@ -1,12 +1,14 @@
 """Models and objectives that leave, and objectives that do not answer as asked."""
 
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 import nnfuzz
+from nnfuzz.text import quoting
 from nnfuzz.text.objectives.custom import Predicate
 
 PROMPTS = ["three apples", "seven trees", "abc"]
@@ -80,7 +82,7 @@ def looks_up(prompts):
 def test_a_message_that_quotes_its_prompt_is_one_finding_and_shrinks():
     run = nnfuzz.fuzz_text(quotes, PROMPTS, objective="crash", alphabet="seeds", max_inputs=600)
     (finding,) = run.findings
-    assert finding.cause == "KeyError: \"cannot read '…' at #\""
+    assert finding.cause.startswith("KeyError: it quotes its prompt, in test_text_misbehaving.py: raise KeyError(")
     assert len(finding.details["prompt"]) == 6
     assert finding.details["prompt"] in finding.details["message"]
 
@@ -88,4 +90,69 @@ def test_a_message_that_quotes_its_prompt_is_one_finding_and_shrinks():
 def test_a_character_that_a_message_names_is_no_quoted_prompt():
     run = nnfuzz.fuzz_text(looks_up, PROMPTS, objective="crash", alphabet="seeds", max_inputs=300)
     (finding,) = run.findings
-    assert (finding.cause, finding.details["prompt"]) == ("KeyError: 'e'", "e")
+    assert (finding.details["message"], finding.details["prompt"]) == ("'e'", "e")
+
+
+BOXES = """
+def quoted(prompts):
+    for p in prompts:
+        if "zx" in p: raise ValueError(f"cannot handle {p!r}")
+    return list(prompts)
+
+def raw(prompts):
+    for p in prompts:
+        if "zx" in p:
+            raise ValueError(f"cannot handle {p}")
+    return list(prompts)
+
+def part(prompts):
+    for p in prompts:
+        if "zx" in p:
+            raise ValueError("cannot handle " + repr(p[-3:]))
+    return list(prompts)
+
+def constant(prompts):
+    for p in prompts:
+        if "zx" in p:
+            raise ValueError("expected 'a', not a z")
+    return list(prompts)
+"""
+
+
+@pytest.mark.parametrize("which", ["quoted", "raw", "part", "constant"])
+def test_prompts_that_are_quoted_in_any_length_are_one_failure(which, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("boxes.py").write_text(BOXES)
+    seeds = ["a  zx  b", "three apples", "zx", "abc z"]
+    run = nnfuzz.fuzz_text(
+        f"boxes.py:{which}", seeds, objective="crash", alphabet="seeds", max_inputs=400, max_shrink=0, out="run"
+    )
+    (finding,) = run.findings
+    assert ("it quotes its prompt" in finding.cause) == (which != "constant")
+    long = "run/findings/F0001"
+    told = nnfuzz.explain(long)
+    ends = [line.split()[1:] for line in told.splitlines() if "removed: it ends" in line]
+    assert sorted(e[0] for e in ends) == ["'x'", "'z'"], told
+    if which in ("quoted", "raw"):
+        assert "a  zx  b" in next(line for line in told.splitlines() if "raises ValueError" in line)
+    small = nnfuzz.shrink(long)
+    assert small.details["prompt"] == "zx"
+    assert nnfuzz.repro(long).reproduced
+
+
+@pytest.mark.parametrize(
+    ("message", "prompt", "said", "held"),
+    [
+        ("cannot read 'ab'", "xaby", [], True),
+        ("cannot read ''", "", [], True),
+        ("cannot read ''", "xaby", [], False),
+        ("expected 'a'", "banana", ["expected 'a'"], False),
+        ("line '\\n'", "a\n", [], True),
+        ("no abc", "abc", ["abc", "no {p}"], True),
+        ("not a number", "a", ["not a number"], False),
+        ("it begins with threeap", "threeapples", [], True),
+        ("nothing of it", "threeapples", [], False),
+    ],
+)
+def test_what_is_a_quotation(message, prompt, said, held):
+    assert quoting.quotes(message, prompt, said, own=True) is held

@@ -123,7 +123,10 @@ def session_of(finding: Finding, place: str | Path, model: Any, model_b: Any) ->
         seed, ids = (unpack(part[PROMPT])[0] for part in (finding.seed, finding.inputs))
         settings.max_prompt = max(len(seed), len(ids), 1)
         seeds: list[Any] = [seed or ids]
-        return TextSession(settings, a, b, seeds, alphabet=run.get("alphabet"))
+        session = TextSession(settings, a, b, seeds, alphabet=run.get("alphabet"))
+    if finding.symptom == "exception":
+        session.setup.target.quoting.causes.add(finding.cause)
+    return session
 
 
 def _model(context: dict[str, Any], which: str, given: Any, place: str | Path, device: str | None) -> Any:

@@ -121,7 +121,9 @@ class TextExaminer(Examiner):
         return finding
 
     def learn(self, finding: Finding) -> None:
-        """The goal of a confirmed finding is over."""
+        """The goal of a confirmed finding is over; an error that was seen to quote its prompt always does."""
+        if finding.symptom == "exception":
+            self.text_target.quoting.causes.add(finding.cause)
         goal = finding.details.get("goal")
         if self.objective is not None and finding.confirmed and isinstance(goal, int):
             self.objective.known[finding.cause] = goal

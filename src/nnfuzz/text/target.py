@@ -14,10 +14,8 @@ from nnfuzz.space import Batch
 from nnfuzz.targets.base import Target, Trace, Want
 from nnfuzz.text.codec import Codec, unpack
 from nnfuzz.text.models.base import LanguageModel, Prompts, Writing
+from nnfuzz.text.quoting import Quoting
 from nnfuzz.text.space import PROMPT
-
-QUOTED = 6
-"""A prompt of so many characters is taken for quoted where a message holds it."""
 
 
 class TextTarget(Target):
@@ -33,6 +31,7 @@ class TextTarget(Target):
     def __init__(self, model: LanguageModel, codec: Codec, writing: Writing, other: LanguageModel | None = None):
         self.model, self.codec, self.writing, self.other = model, codec, writing, other
         self.name, self.device = model.name, torch.device("cpu")
+        self.quoting = Quoting()
 
     def run(self, batch: Batch, want: Want) -> Trace:
         return self._run(Prompts(unpack(batch[PROMPT]), self.codec), self.writing, want)
@@ -49,7 +48,8 @@ class TextTarget(Target):
             raise
         except Exception as error:
             with suppress(Exception):  # an exception may refuse attributes, or to be told
-                error.without_input = without(str(error), prompts.texts)  # type: ignore[attr-defined]
+                if len(prompts) == 1 and (plain := self.quoting.plain(error, prompts.texts[0])) is not None:
+                    error.without_input = plain  # type: ignore[attr-defined]
             raise
 
     def _both(self, prompts: Prompts, writing: Writing, want: Want) -> Trace:
@@ -85,15 +85,6 @@ class TextTarget(Target):
         other = f" against {self.other.describe()}" if self.other is not None else ""
         how = f"drawn at temperature {self.writing.temperature:g}" if self.writing.temperature else "greedy"
         return f"{self.model.describe()}{other}, {how}"
-
-
-def without(message: str, prompts: list[str]) -> str:
-    """A message that does not quote its prompt: else every prompt would be a finding of its own, which no shorter one
-    could stand for. Short prompts stay, since they may stand there by chance."""
-    for prompt in prompts:
-        if len(prompt) >= QUOTED:
-            message = message.replace(repr(prompt)[1:-1], "…").replace(prompt, "…")
-    return message
 
 
 def _on_cpu(trace: Trace) -> Trace:

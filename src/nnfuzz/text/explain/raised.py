@@ -26,10 +26,13 @@ def told(target: TextTarget, batch: Batch) -> list[str]:
 
 def lines_of(error: BaseException) -> list[str]:
     """The same of an exception in hand."""
-    text = " ".join(str(error).split())[:500]
-    lines = [f"raises {type(error).__name__}: {text}" if text else f"raises {type(error).__name__}, without a message"]
+    first, *rest = _message(error, 500) or [""]
+    lines = [
+        f"raises {type(error).__name__}: {first}" if first else f"raises {type(error).__name__}, without a message"
+    ]
+    lines += [f"    {line}" for line in rest]
     if error.__cause__ is not None:
-        lines.append(f"caused by {type(error.__cause__).__name__}: {' '.join(str(error.__cause__).split())[:200]}")
+        lines.append(f"caused by {type(error.__cause__).__name__}: {' '.join(_message(error.__cause__, 200))}")
     frames = traceback.extract_tb(error.__traceback__)
     users = [f for f in frames if owner(f.filename) == "user"]
     if users:
@@ -40,6 +43,12 @@ def lines_of(error: BaseException) -> list[str]:
     if frames and frames[-1] is not (users[-1] if users else None):
         lines.append(f"raised in {_place(frames[-1])}")
     return lines
+
+
+def _message(error: BaseException, most: int) -> list[str]:
+    """Its lines as they are, since spaces may be what it quotes; what cannot be printed is escaped."""
+    shown = ("".join(c if c.isprintable() else ascii(c)[1:-1] for c in line) for line in str(error)[:most].splitlines())
+    return [line for line in shown if line.strip()]
 
 
 def _place(frame: traceback.FrameSummary) -> str:
