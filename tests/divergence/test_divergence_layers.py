@@ -27,6 +27,8 @@ from nnfuzz.settings import Settings
 
 SEEDS = torch.rand(12, 3, generator=torch.Generator().manual_seed(0)) * 0.2
 
+INF = float("inf")
+
 
 class Bent(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
@@ -140,6 +142,9 @@ def test_long_tables_lose_their_middle_and_keep_what_is_marked() -> None:
 
 def test_differences_are_relative_to_the_usual_size() -> None:
     assert relative(torch.tensor([1.0]), torch.tensor([float("nan")])) == float("inf")
+    assert relative(torch.tensor([-INF, 1.0]), torch.tensor([-INF, 1.0])) == 0
+    assert relative(torch.tensor([-INF, 1.0]), torch.tensor([INF, 1.0])) == INF
+    assert relative(torch.tensor([-INF]), torch.tensor([float("nan")])) == INF
     assert relative(torch.tensor([2.0]), torch.tensor([1.0])) == 0.5
     assert relative(torch.tensor([2.0]), torch.tensor([1.0]), scale=10.0) == 0.1
 

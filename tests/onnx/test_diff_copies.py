@@ -405,3 +405,20 @@ def test_a_loop_without_weights_has_no_int8_copy() -> None:
     looped = model([node("Loop", "trip yes x", "y", body=body)], [value("x", "n", 4)], [value("y", "n", 4)], constants)
     with pytest.raises(Unsupported, match=r"the int8-dynamic copy of .* is the model itself"):
         Maker(load(looped), Way.of("int8")).make()
+
+
+def test_an_output_that_is_clipped_to_levels_is_in_the_table() -> None:
+    """The last tensor of a copy is rounded under another name than the original's output: only there A's −inf ends."""
+    made = model(
+        [node("Relu", "x", "r", "bend"), node("Log", "r", "l", "log"), node("MatMul", "l w", "y", "head")],
+        [value("x", "n", 1)],
+        [value("y", "n", 2)],
+        [constant("w", np.array([[1.0, 2.0]], np.float32))],
+    )
+    seeds = torch.linspace(0.5, 3, 8)[:, None]
+    job = prepared(load(made), None, seeds, as_="int8-static", compare="allclose:0.5")
+    found = Parting(job.target, [g.batch for g in job.seeds.groups], derived=True).begins({"x": torch.tensor([[-1.0]])})
+    layers = {x.name: x for x in found.layers}
+    assert layers["head"].here == float("inf")
+    assert found.first is not None
+    assert found.first.here == float("inf")

@@ -25,7 +25,8 @@ from nnfuzz.space import Batch
 from nnfuzz.targets import TorchTarget
 
 SUFFIXES = re.compile(
-    r"(_QuantizeLinear_Output|_DequantizeLinear_Output|_QuantizeLinear|_DequantizeLinear|_quantized|_dequantized)+$"
+    r"(_QuantizeLinear_Output|_DequantizeLinear_Output|_QuantizeLinear_Input|_QuantizeLinear|_DequantizeLinear"
+    r"|_quantized|_dequantized)+$"
 )
 """What converters append to the name of a tensor."""
 _LEVELS = {torch.int8: (-128, 127), torch.uint8: (0, 255), torch.int16: (-32768, 32767), torch.uint16: (0, 65535)}

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from nnfuzz.divergence.matching import Match
 from nnfuzz.divergence.values import Limits, Value, Values
+from nnfuzz.objectives.base import differences
 
 JUMP = 4.0
 """A layer jumps when its difference is this many times its usual one and this many times that of any layer before."""
@@ -185,13 +186,11 @@ def first_broken(layers: Sequence[Layer]) -> Layer | None:
 
 def relative(x: Tensor, y: Tensor, scale: float = 0.0) -> float:
     """Largest difference over the largest value of x, or over ``scale`` where that is more: small values are no reason
-    for a large difference. Infinite where one side is finite and the other not; NaN for other numbers of elements."""
+    for a large difference. Infinite where an element is another infinity, or finite on one side alone; NaN for other
+    numbers of elements."""
     if x.numel() != y.numel() or not x.numel():
         return float("nan")
-    a, b = x.double().flatten(), y.double().flatten()
-    if bool((a.isfinite() != b.isfinite()).any()):
-        return float("inf")
-    gap = (a - b).abs().nan_to_num(0.0).max()
+    gap = differences(x.flatten(), y.flatten()).max()
     return float(gap) / max(_size(x), scale, 1e-30)
 
 
