@@ -33,12 +33,14 @@ class SeedGroup:
 @dataclass
 class Seeds:
     """``stacked``: one group whose leading axis came from the user's own first axis (what it means is decided by
-    running the model); otherwise whole candidates that are passed to the model as they are."""
+    running the model); otherwise whole candidates that are passed to the model as they are. ``uneven``: first axes that
+    differ, where that made one candidate of them all, which may have been meant otherwise."""
 
     form: CallForm
     groups: list[SeedGroup]
     stacked: bool
     notes: list[str] = field(default_factory=list)
+    uneven: str = ""
 
     def __len__(self) -> int:
         return sum(len(g.index) for g in self.groups)
@@ -72,12 +74,20 @@ def read_seeds(seeds: Any, model: Callable[..., Any]) -> Seeds:
     lengths = {t.shape[0] if t.dim() else None for t in flat.values()}
     if len(lengths) > 1 or None in lengths:
         notes.append("the inputs have no common first axis, so the seeds are taken as one whole candidate")
-        return Seeds(form, [SeedGroup({n: t[None] for n, t in flat.items()}, [0])], False, notes)
+        group = SeedGroup({n: t[None] for n, t in flat.items()}, [0])
+        return Seeds(form, [group], False, notes, uneven_lengths(flat))
     (count,) = lengths
     if not count:
         raise UsageError("the seeds are empty (first axis of length 0): give at least one candidate")
     flat, index = thinned(flat, list(range(count)), notes)
     return Seeds(form, [SeedGroup(flat, index)], True, notes)
+
+
+def uneven_lengths(flat: Batch) -> str:
+    """``x has 4, m has 3``: two whose first axes differ in length; "" where none do."""
+    named = [(n, len(t)) for n, t in flat.items() if t.dim()]
+    other = next(((n, k) for n, k in named if k != named[0][1]), None)
+    return f"{named[0][0]!r} has {named[0][1]}, {other[0]!r} has {other[1]}" if other else ""
 
 
 def thinned(batch: Batch, index: list[int], notes: list[str]) -> tuple[Batch, list[int]]:

@@ -206,6 +206,19 @@ def test_scalars_of_seeds_that_no_other_input_counts() -> None:
         loaded.read_seeds({"x": torch.ones(3), "z": torch.ones(2), "t": torch.ones(4)})
 
 
+def test_unequal_numbers_of_rows() -> None:
+    def adding(first: str, second: str) -> nnfuzz.onnx.OnnxModel:
+        inputs = [("x", FLOAT, [first, 2]), ("m", FLOAT, [second, 2])]
+        return nnfuzz.onnx.load(model([node("Add", ["x", "m"], ["y"])], inputs, [("y", FLOAT, ["k", 2])]))
+
+    four, three = {"x": torch.ones(4, 2), "m": torch.ones(3, 2)}, {"x": torch.ones(3, 2), "m": torch.ones(1, 2)}
+    with pytest.raises(UsageError, match=r"give 4 rows of 'x' and 3 of 'm', but zoo takes as many of each \(n\)"):
+        nnfuzz.find_nans(adding("n", "n"), four)
+    with pytest.raises(UsageError, match=r"different lengths \('x' has 4, 'm' has 3\), .* the model fails on it"):
+        nnfuzz.find_nans(adding("a", "b"), four)
+    assert not nnfuzz.find_nans(adding("a", "b"), three, ranges=(-1, 1), max_inputs=64).findings
+
+
 def test_names_types_and_strangers() -> None:
     made = model(
         [node("Add", ["input.1", "/b:0"], ["y"])], [("input.1", FLOAT, ["n"]), ("/b:0", FLOAT, ["n"])],

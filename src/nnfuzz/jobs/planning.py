@@ -49,6 +49,7 @@ def plan_for(side: TorchTarget, seeds: Seeds, settings: Settings, whole: bool) -
         [SeedGroup({n: t.to(side.device) for n, t in g.batch.items()}, g.index) for g in seeds.groups],
         seeds.stacked,
         seeds.notes,
+        seeds.uneven,
     )
     found: list[Plan] = []
 

@@ -17,7 +17,7 @@ from nnfuzz.callform import CallForm, Leaf
 from nnfuzz.errors import UsageError
 from nnfuzz.onnx.graph import Spec
 from nnfuzz.onnx.matching import plain
-from nnfuzz.seeds import MOST_SEEDS, SeedGroup, Seeds, from_data_source, grouped, tensors_of, thinned
+from nnfuzz.seeds import MOST_SEEDS, SeedGroup, Seeds, from_data_source, grouped, tensors_of, thinned, uneven_lengths
 from nnfuzz.space import Batch
 
 if TYPE_CHECKING:
@@ -219,11 +219,27 @@ class _Reader:
                     f"the seeds give {len(t)} values of {n!r} for one candidate, since the other inputs have no axis "
                     "in common that counts candidates: give one value, or all inputs one more axis in front"
                 )
+        self._check_one_length(flat)
         if len(flat) > 1:
             self._note("the inputs have no common first axis, so the seeds are taken as one whole candidate")
         batch = {n: t if extra.get(n) else t[None] for n, t in flat.items()}
         self.check(batch, dict.fromkeys(batch, 1))
-        return Seeds(form, [SeedGroup(batch, [0])], False, self.notes)
+        uneven = uneven_lengths({n: t for n, t in flat.items() if self.specs[n].shape != ()})
+        return Seeds(form, [SeedGroup(batch, [0])], False, self.notes, uneven)
+
+    def _check_one_length(self, flat: Batch) -> None:
+        """First axes that the graph calls by one name have one length."""
+        seen: dict[str, str] = {}
+        for name, t in flat.items():
+            shape = self.specs[name].shape
+            if not shape or not isinstance(shape[0], str):
+                continue
+            other = seen.setdefault(shape[0], name)
+            if len(flat[other]) != len(t):
+                raise UsageError(
+                    f"the seeds give {len(flat[other])} rows of {other!r} and {len(t)} of {name!r}, but "
+                    f"{self.model.name} takes as many of each ({shape[0]}): give equal numbers of rows"
+                )
 
     def check(self, batch: Batch, leading: Mapping[str, int]) -> None:
         """Every size that the graph fixes. ``leading``: axes of the arrays that count candidates, by input."""

@@ -123,6 +123,11 @@ def _other_order(t: Tensor) -> Tensor:
 
 def _whole(call: Call, seeds: Seeds, why: str) -> Plan:
     _, error = _attempt(call, _first(seeds))
+    if error is not None and seeds.uneven and not isinstance(error, NnfuzzError):
+        raise UsageError(
+            f"the inputs have first axes of different lengths ({seeds.uneven}), so the seeds are one whole candidate, "
+            f"and the model fails on it ({told(error)}): give as many of each, or what the model takes at once"
+        ) from error
     if error is not None:
         raise seeds_failure(error) from error
     group = max(seeds.groups, key=lambda g: len(g.index))
