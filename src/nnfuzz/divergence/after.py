@@ -12,6 +12,7 @@ from torch import Tensor
 
 from nnfuzz.divergence.begins import Parting
 from nnfuzz.divergence.least import AT_LEAST, PART, least
+from nnfuzz.divergence.narrow import note
 from nnfuzz.divergence.outcome import After
 from nnfuzz.divergence.sensitivity import measure
 from nnfuzz.errors import NnfuzzError
@@ -45,6 +46,9 @@ def look_closer(
         pool.add(finding.seed_index, finding.distance["linf"], candidate_of(finding, pair))
     if run is not None:
         pool.save(run)
+    if job.copies is not None and str(job.settings.as_).startswith("fp16") and not fuzzer.stop_asked:
+        seeds_of = [{n: t.to(pair.device) for n, t in g.batch.items()} for g in job.seeds.groups]
+        pair.b.notes += note(pair, seeds_of, fuzzer.corpus, job.settings.context.get("copy"))
     if fuzzer.stop_asked or not shown:
         return found
     objective: Objective = fuzzer.objectives[0]
