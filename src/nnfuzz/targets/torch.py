@@ -72,7 +72,7 @@ class TorchTarget(Target):
             raise UsageError(f"the model is a {type(model).__name__}, but a module or a function of tensors is needed")
         self.model, self.form, self.train, self.patterns = model, form, train, layers
         self.name = name or _name_of(model)
-        self.device = _named_device(device) if device is not None else _device_of(model)
+        self.device = named_device(device) if device is not None else _device_of(model)
         if device is not None and isinstance(model, nn.Module):
             model.to(self.device)
         self.unit, self.drive, self.why = "batch", "loop", ""
@@ -424,7 +424,7 @@ def _device_of(model: Callable[..., Any]) -> torch.device:
     return first.device if first is not None else torch.device("cpu")
 
 
-def _named_device(device: str | torch.device) -> torch.device:
+def named_device(device: str | torch.device) -> torch.device:
     """Raises ``UsageError`` for a device that does not exist here."""
     try:
         found = torch.device(device)

@@ -5,7 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from nnfuzz.errors import UsageError
+from nnfuzz.targets.torch import named_device
 from nnfuzz.text.given import kind_of
 from nnfuzz.text.models.base import LanguageModel
 from nnfuzz.text.models.blackbox import BlackBox
@@ -18,6 +21,8 @@ Given = Any
 
 def load_given(spec: str | Path, device: str | None = None) -> Given:
     """``file.py:name``, ``pkg.mod:name`` or a folder → an object; factories (no required parameters) are called."""
+    if device is not None:
+        named_device(device)
     path = Path(spec)
     if path.is_dir():
         return load_folder(path, device)
@@ -46,6 +51,8 @@ def language_model(
         return language_model(
             load_given(given, device), kind=kind, allow_special=allow_special, name=name or str(given), device=device
         )
+    if device is not None:
+        named_device(device)
     model, tokenizer = given if isinstance(given, tuple) and len(given) == 2 else (given, None)
     if _is_huggingface(model):
         chosen = kind or "tokens"
@@ -66,6 +73,10 @@ def language_model(
         )
     if kind == "tokens":
         raise UsageError("generate(prompts) takes texts, so --kind tokens does not fit: leave it out")
+    if device is not None and torch.device(device).type != "cpu":
+        raise UsageError(
+            f"generate(prompts) runs where its author says, so --device {device} does not fit: leave it out"
+        )
     return BlackBox(generate, getattr(model, "activations", None), name)
 
 
