@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from nnfuzz.cli.glue import free_place, reporting, status
+from nnfuzz.cli.glue import held_place, reporting, status
 from nnfuzz.cli.groups import checked, one_of, option, words
 from nnfuzz.cli.options import (
     DATA,
@@ -252,12 +252,12 @@ def text(
         "seeds": prompts.seeds,
     }
     arguments = {**prompts.arguments(), **writing.arguments(), **how.arguments(), **budget.arguments()}
-    place = out.out if out.out is not None else free_place("text", model)
-    with reporting(style.style) as reporter:
+    with held_place(out.out, "text", model) as place, reporting(style.style) as reporter:
         from nnfuzz.text.api import fuzz_text
 
-        run = fuzz_text(
-            model, Path(prompts.seeds), objective=objective, model_b=model_b, as_=as_, out=place, reporter=reporter,
-            context=context, **arguments,
-        )  # fmt: skip
+        with reporter.searching():
+            run = fuzz_text(
+                model, Path(prompts.seeds), objective=objective, model_b=model_b, as_=as_, out=place, reporter=reporter,
+                context=context, **arguments,
+            )  # fmt: skip
     return status(run)
