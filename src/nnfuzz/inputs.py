@@ -44,12 +44,22 @@ def build_space(
         )
     _check_lengths(specs, seeds)
     space = InputSpace(specs, constraint)
-    if not space.mutable:
-        reasons = "; ".join(
-            f"{s.name} is {'fixed' if s.fixed else f'one value, {s.low.flatten()[0].item()}'}" for s in space
-        )
-        raise UsageError(f"no input can change ({reasons}): give --range, or fix fewer inputs")
+    empty = {n for n, s in specs.items() if not s.free and not any(g.batch[n].numel() for g in seeds.groups)}
+    if all(s.name in empty for s in space.mutable):
+        reasons = "; ".join(f"{s.name} {_unchanging(s, s.name in empty)}" for s in space)
+        help = "give seeds with elements" if empty else "give --range, or fix fewer inputs"
+        raise UsageError(f"no input can change ({reasons}): {help}")
     return space
+
+
+def _unchanging(spec: InputSpec, empty: bool) -> str:
+    if spec.fixed:
+        return "is fixed"
+    return (
+        f"has no elements, its shape is {list(spec.shape)}"
+        if empty
+        else f"is one value, {spec.low.flatten()[0].item()}"
+    )
 
 
 def _by_name(value: Any, form: CallForm, what: str, held: frozenset[str]) -> dict[str, Any]:

@@ -175,20 +175,24 @@ class Session:
         """That the two sides differ on ordinary inputs is something else than a rare input on which they do."""
         if not failing:
             return
+        known = (
+            "that is a finding at distance 0, and the search starts from the other seeds"
+            if failing < total
+            else "that is a finding at distance 0, and no seed is left to search from, so the run ends here: give "
+            "seeds that do not fail"
+        )
         if self.settings.job != "diff":
-            self.reporter.note(
-                f"{failing} of {plural(total, 'seed')} fail{'s' * (failing == 1)} unchanged: that is a finding at "
-                "distance 0, and the search starts from the other seeds"
-            )
+            self.reporter.note(f"{failing} of {plural(total, 'seed')} fail{'s' * (failing == 1)} unchanged: {known}")
             return
         more = (
-            ": the two differ on ordinary inputs already; if that is known, a looser --compare (topk:5, "
+            "the two differ on ordinary inputs already; if that is known, a looser --compare (topk:5, "
             "allclose:1e-2,1e-2) looks for what is worse, and if it should not be, see whether both get the inputs "
             "with the preprocessing, order of channels and scale that they expect"
+            + ("; no seed is left to search from, so the run ends here" if failing == total else "")
             if 2 * failing >= total
-            else ": that is a finding at distance 0, and the search starts from the other seeds"
+            else known
         )
-        self.reporter.note(f"on {failing} of {plural(total, 'seed')} the two disagree, unchanged{more}")
+        self.reporter.note(f"on {failing} of {plural(total, 'seed')} the two disagree, unchanged: {more}")
 
     def _say_if_cut_off(self, store: RunStore | NullStore) -> None:
         """A session that wrote no end was killed, or the model took the process down: nobody was left to say which."""

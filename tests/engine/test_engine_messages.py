@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import nnfuzz
+from nnfuzz.report.choose import make_reporter
 
 GOOD = torch.rand(4, 3)
 HOLED = torch.tensor([[0.5, 0.5, 0.5], [0.5, float("nan"), 0.5]])
@@ -77,6 +78,9 @@ CASES: list[tuple[str, Any, Any, dict[str, Any]]] = [
     ("but the choices [0.0, 1.0]", total, GOOD, {"ranges": {"x": [0, 1]}}),
     ("no input can change (x is fixed)", total, GOOD, {"fixed": ["x"]}),
     ("no input can change (x is one value, 2.0)", total, torch.full((3, 2), 2.0), {}),
+    ("no input can change (x has no elements, its shape is [0]): give seeds with", total, torch.ones(3, 0), {}),
+    ("no input can change (x has no elements, its shape is [0])", total, torch.ones(3, 0), {"ranges": (0, 1)}),
+    ("(x is fixed; y has no elements, its shape is [0])", pair, (GOOD, torch.ones(4, 0)), {"fixed": ["x"]}),
     # kinds and shapes
     ("has the kind 'colour', but kinds are", total, GOOD, {"kinds": {"x": "colour"}}),
     ("the kind choice but no choices", total, GOOD, {"kinds": {"x": "choice"}}),
@@ -113,6 +117,18 @@ def test_a_model_that_fails_on_its_seeds_is_exit_status_three() -> None:
     with pytest.raises(nnfuzz.ModelFailure, match=r"seeds: RuntimeError: no such layer at all \(test_") as caught:
         nnfuzz.find_nans(broken, GOOD, **ONE)
     assert caught.value.exit_status == 3
+
+
+@pytest.mark.parametrize("failing", [1, 4])
+def test_what_is_done_when_seeds_fail(failing: int, capsys: pytest.CaptureFixture[str]) -> None:
+    x = torch.where(torch.arange(4)[:, None] < failing, -1.0, 1.0).expand(4, 3)
+    run = nnfuzz.find_nans(
+        lambda x: x.sum(-1).sqrt(), x, ranges=(-2, 2), phase="forward", reporter=make_reporter("plain"), **ONE
+    )
+    out = " ".join(capsys.readouterr().out.split())
+    assert ("and the search starts from the other seeds" in out) == (failing == 1)
+    assert ("no seed is left to search from, so the run ends here: give seeds" in out) == (failing == 4)
+    assert run.stats.inputs == (8 if failing == 1 else 0)
 
 
 def test_integer_ranges_up_to_the_last_number() -> None:

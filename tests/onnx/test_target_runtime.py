@@ -206,6 +206,11 @@ def test_scalars_of_seeds_that_no_other_input_counts() -> None:
         loaded.read_seeds({"x": torch.ones(3), "z": torch.ones(2), "t": torch.ones(4)})
 
 
+def test_complex_seeds_of_a_real_input() -> None:
+    with pytest.raises(UsageError, match="the seeds give it complex64 values that this type cannot hold"):
+        nnfuzz.onnx.load(classifier()).read_seeds(torch.ones(4, 6, dtype=torch.complex64))
+
+
 def test_unequal_numbers_of_rows() -> None:
     def adding(first: str, second: str) -> nnfuzz.onnx.OnnxModel:
         inputs = [("x", FLOAT, [first, 2]), ("m", FLOAT, [second, 2])]

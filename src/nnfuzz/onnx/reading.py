@@ -113,9 +113,11 @@ class _Reader:
         dtype = spec.dtype
         if dtype is None or t.dtype == dtype:
             return t
-        new = t.to(dtype)
-        lossy = not dtype.is_floating_point and not bool((new.double() == t.double()).all())
-        if t.is_complex() != dtype.is_complex or lossy:
+        fits = t.is_complex() == dtype.is_complex
+        new = t.to(dtype) if fits else t
+        if fits and not (dtype.is_floating_point or dtype.is_complex):
+            fits = bool((new.double() == t.double()).all())
+        if not fits:
             raise UsageError(
                 f"the input {spec.name!r} is {spec}, but the seeds give it {_dtype(t.dtype)} values that this type "
                 "cannot hold: convert them"
