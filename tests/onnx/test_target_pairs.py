@@ -21,6 +21,7 @@ import onnx
 from nnfuzz.errors import UsageError
 from nnfuzz.jobs import DiffJob
 from nnfuzz.onnx.matching import match_outputs
+from nnfuzz.report.telling import what
 from nnfuzz.settings import Settings
 from nnfuzz.targets import Trace, Want
 
@@ -206,6 +207,8 @@ def test_not_finite_on_one_side_only() -> None:
         run = nnfuzz.diff(*sides, seeds(), compare="allclose:1e-3,1e-3", **LIMITS)
         finding = next(f for f in run.findings if f.symptom == "+inf")
         assert finding.details["broken side"] == said
+        assert what(finding) == ("+Inf in A" if said == "A" else "+Inf in B only")
+        assert finding.headline().startswith(f"{finding.id} +inf in {said}{' at log' if said == 'A' else ''}, L∞")
         if said == "A":
             assert finding.details["node"]["name"] == "take_log"
 

@@ -69,12 +69,18 @@ class Finding:
         """Fails alone, and again."""
         return self.status == "confirmed"
 
+    @property
+    def broken_side(self) -> str:
+        """A or B, where that one of two models gives a number that is not finite and the other does not; else ""."""
+        return str(self.details.get("broken side", ""))
+
     def headline(self) -> str:
         """One line: what, where, how near."""
+        side = f" in {self.broken_side}" if self.broken_side else ""
         where = f" at {self.site.op}" if self.site else ""
         line = f" ({Path(self.site.file).name}:{self.site.line})" if self.site and self.site.file else ""
         near = self.distance.get("linf", float("inf"))
-        return f"{self.id} {self.symptom}{where}{line}, L∞ {near:.3g} from seed {self.seed_index}"
+        return f"{self.id} {self.symptom}{side}{where}{line}, L∞ {near:.3g} from seed {self.seed_index}"
 
     def save(self, directory: str | Path) -> Path:
         """Writes the finding as a directory that anyone can rerun; returns its path."""

@@ -44,6 +44,8 @@ def readme(finding: Finding, run: RunContext, directory: Path, pictures: Sequenc
     says = _SAYS.get(finding.symptom, finding.symptom)
     if finding.phase == "backward":
         says = f"a gradient is not finite ({finding.symptom})"
+    elif finding.broken_side:
+        says = says.replace("the model gives", f"{finding.broken_side} alone of the two models gives")
     parts = [
         f"# {_plain(finding.headline())}",
         f"On the input in `input.safetensors`, {says}: {_plain(finding.cause)}.\n{_STATUS.get(finding.status, '')}",

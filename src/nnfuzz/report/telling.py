@@ -18,8 +18,9 @@ STATUS = {
 
 
 def symptom(finding: Finding) -> str:
-    """``NaN``, ``NaN in the gradient``, ``disagreement``."""
+    """``NaN``, ``NaN in the gradient``, of two models ``NaN in A``, ``disagreement``."""
     name = _NAMES.get(finding.symptom, finding.symptom)
+    name = f"{name} in {side}" if (side := finding.broken_side) else name
     return f"{name} in the gradient" if finding.phase == "backward" else name
 
 
@@ -27,6 +28,8 @@ def what(finding: Finding) -> str:
     """The symptom and, where no operation tells more, the cause."""
     if finding.site is not None or not finding.cause or finding.cause == finding.symptom:
         return symptom(finding)
+    if finding.broken_side:
+        return f"{symptom(finding)} only"
     cause = finding.cause.removeprefix(finding.symptom).lstrip(" :,")
     return f"{symptom(finding)}: {cause}"
 
