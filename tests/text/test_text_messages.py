@@ -15,6 +15,7 @@ from writers import look as looked
 import nnfuzz
 from nnfuzz.cli import main
 from nnfuzz.errors import UsageError
+from nnfuzz.loading import objects
 from nnfuzz.text.given import kind_of
 from nnfuzz.text.objectives import make_objective
 from nnfuzz.text.prompts import as_prompts, load_prompts
@@ -27,6 +28,12 @@ def later(prompts):
 def fewer(prompts):
     texts = ["la " * (2 + len(p) % 3) for p in prompts]
     return texts[1:] if any("\\x07" in p for p in prompts) else texts
+
+def calm(prompts):
+    return ["la " * (2 + len(p) % 3) for p in prompts]
+
+def judge(prompt, text):
+    return None if "\\x07" in prompt else False
 
 words = ["not", "a", "function"]
 """
@@ -182,16 +189,23 @@ def test_activations_that_are_none(activations: Any, told: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "told"),
-    [("later", r"gave None for the prompt '.*\\x07.*', but"), ("fewer", r"was given \d+ prompts and gave \d+ answers")],
+    [("later", "returns None for this prompt, not a text"), ("fewer", "returns fewer answers than prompts")],
 )
-def test_a_wrong_answer_later_loses_nothing(
+def test_a_wrong_answer_later_is_a_finding(
     desk: Path, capsys: pytest.CaptureFixture[str], name: str, told: str
 ) -> None:
     (desk / "dict").write_text('"\\x07"\n')
-    words = ["text", f"model.py:{name}", "-s", "prompts.txt", "--objective", "repeat:4", "--dict", "dict"]
-    assert main([*words, "-n", "20000", "--max-new", "24", "--out", "run", "-q"]) == 2
+    words = ["text", f"model.py:{name}", "-s", "prompts.txt", "--objective", "crash", "--dict", "dict"]
+    assert main([*words, "-n", "20000", "--max-new", "24", "--out", "run", "--stop-on-first", "-q"]) == 1
+    assert f"exception: WrongAnswer: {told}, prompt of 1 character" in capsys.readouterr().out
+
+
+def test_an_objective_that_answers_wrongly_later_loses_nothing(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (desk / "dict").write_text('"\\x07"\n')
+    words = ["text", "model.py:calm", "-s", "prompts.txt", "--objective", "model.py:judge", "--objective", "repeat:4"]
+    assert main([*words, "--dict", "dict", "-n", "20000", "--max-new", "24", "--out", "run", "-q"]) == 2
     said = capsys.readouterr().err
-    assert re.search(told, said), said
+    assert re.search(r"the objective model.py:judge returned 'None' on the prompt '.*\\x07", said), said
     assert len(said.splitlines()) == 1
     held = re.search(r"run holds (\d+) findings?: nnfuzz resume run goes on", said)
     assert held, said
@@ -200,6 +214,7 @@ def test_a_wrong_answer_later_loses_nothing(
     assert main(["show", "run"]) == 0
     assert "stopped: error" in capsys.readouterr().out
     assert main(["repro", f"run/findings/{kept[0]}"]) == 1
-    (desk / "mended.py").write_text(MODEL.replace("None if", "'' if").replace("texts[1:] if", "texts if"))
-    assert main(["resume", "run", "--model", f"mended.py:{name}", "-n", "1500", "-q"]) == 1
+    (desk / "model.py").write_text(MODEL.replace("None if", "False if"))
+    objects._LOADED.clear()
+    assert main(["resume", "run", "-n", "1500", "-q"]) == 1
     assert {p.name for p in (desk / "run/findings").iterdir()} >= set(kept)

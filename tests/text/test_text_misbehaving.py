@@ -1,5 +1,6 @@
 """Models and objectives that leave, and objectives that do not answer as asked."""
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -156,3 +157,37 @@ def test_prompts_that_are_quoted_in_any_length_are_one_failure(which, tmp_path, 
 )
 def test_what_is_a_quotation(message, prompt, said, held):
     assert quoting.quotes(message, prompt, said, own=True) is held
+
+
+WRONG = """
+def none(prompts):
+    return [None if "aa" in p else p for p in prompts]
+
+def nothing(prompts):
+    return None if any("aa" in p for p in prompts) else list(prompts)
+"""
+
+
+@pytest.mark.parametrize(("which", "said"), [
+    ("none", "returns None for this prompt, not a text"), ("nothing", "returns None, not a list of texts"),
+])  # fmt: skip
+def test_no_text_for_one_prompt_is_a_finding_where_the_seeds_had_texts(which, said, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("wrong.py").write_text(WRONG)
+    run = nnfuzz.fuzz_text(f"wrong.py:{which}", ["abc", "ab d"], objective="crash", max_inputs=3000, out="run",
+                           stop_on_first=True)  # fmt: skip
+    (finding,) = run.findings
+    assert (finding.symptom, finding.cause, finding.details["prompt"]) == ("exception", f"WrongAnswer: {said}", "aa")
+    assert nnfuzz.repro("run/findings/F0001").reproduced
+    assert f"  {said}, without raising anything" in nnfuzz.explain("run/findings/F0001")
+    done = subprocess.run(
+        [sys.executable, "run/findings/F0001/repro.py"], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+
+
+def test_no_text_for_a_seed_is_a_mistake(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("wrong.py").write_text(WRONG)
+    with pytest.raises(nnfuzz.UsageError, match=r"gave None for the prompt 'baab', but .*: correct what it returns"):
+        nnfuzz.fuzz_text("wrong.py:none", ["abc", "baab"], objective="crash", max_inputs=300)

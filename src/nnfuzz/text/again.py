@@ -17,6 +17,7 @@ from nnfuzz.run import Run
 from nnfuzz.store import RunStore
 from nnfuzz.text.codec import pack, unpack
 from nnfuzz.text.document import saved_prompts
+from nnfuzz.text.models.blackbox import BlackBox
 from nnfuzz.text.models.load import load_given
 from nnfuzz.text.objectives.together import Only
 from nnfuzz.text.session import TextSession
@@ -126,6 +127,9 @@ def session_of(finding: Finding, place: str | Path, model: Any, model_b: Any) ->
         session = TextSession(settings, a, b, seeds, alphabet=run.get("alphabet"))
     if finding.symptom == "exception":
         session.setup.target.quoting.causes.add(finding.cause)
+        for model in (session.setup.model, session.setup.other):
+            if isinstance(model, BlackBox):
+                model.proven = True  # as in the run
     return session
 
 

@@ -86,6 +86,8 @@ def by_function(generate: Any) -> Written:
         takes = set()
     text = generate([TEXT], **{n: v for n, v in more.items() if n in takes})[0]
     text = bytes(text).decode("utf-8", "surrogateescape") if isinstance(text, bytes | bytearray) else text
+    if not isinstance(text, str):
+        raise TypeError(f"the model returns {text!r:.60} for this prompt, not a text")
     return Written(text[:MAX_NEW], [ord(c) for c in text[:MAX_NEW]], len(text) < MAX_NEW)
 
 

@@ -10,6 +10,7 @@ from nnfuzz.probe.sites import owner
 from nnfuzz.report.words import near
 from nnfuzz.space import Batch
 from nnfuzz.targets.base import Want
+from nnfuzz.text.models.blackbox import WrongAnswer
 from nnfuzz.text.target import TextTarget
 
 
@@ -38,6 +39,8 @@ def lines_of(error: BaseException) -> list[str]:
     if users:
         lines.append(f"in your code at {_place(users[-1])}")
         lines += [f"    {users[-1].line}"] if users[-1].line else []
+    elif isinstance(error, WrongAnswer):
+        return [f"{lines[0].removeprefix('raises WrongAnswer: ')}, without raising anything"]
     else:
         lines.append("in none of your files: the model's code is a library's")
     if frames and frames[-1] is not (users[-1] if users else None):

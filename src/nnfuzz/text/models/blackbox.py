@@ -22,6 +22,10 @@ BAD_BYTE = 0xDC80
 """Bytes that are no UTF-8 are shown as these code points, one a byte, as Python's ``surrogateescape`` does."""
 
 
+class WrongAnswer(TypeError):
+    """No text, from a function that has given texts before: it is the prompt's doing, and so a finding."""
+
+
 class BlackBox(LanguageModel):
     """``generate(prompts) -> texts``; bytes are taken for UTF-8, and what is not is kept, since it may be the finding.
 
@@ -47,6 +51,8 @@ class BlackBox(LanguageModel):
         self.shows_states = activations is not None
         self._takes = _parameters(generate)
         self._longest = 1
+        self.proven = False
+        """Whether it has answered as it should: from then on a wrong answer is no mistake of whoever wrote it."""
 
     def run(self, prompts: Prompts, writing: Writing, *, states: bool = True) -> Trace:
         options = {"max_new_tokens": writing.max_new, "temperature": writing.temperature, "seed": writing.seed}
@@ -80,16 +86,23 @@ class BlackBox(LanguageModel):
         """The answers, each cut to ``most`` characters."""
         answers = self.generate(list(texts), **told)
         if not isinstance(answers, Sequence) or isinstance(answers, str | bytes | bytearray):
-            raise UsageError(
+            raise self._wrong(
                 f"{self.name} was given a list of {counted(texts, 'prompt')} and gave {kind_of(answers)}, but "
-                "generate(prompts) returns a list of as many texts: correct what it returns"
+                "generate(prompts) returns a list of as many texts",
+                f"returns {kind_of(answers)}, not a list of texts",
             )
         if len(answers) != len(texts):
-            raise UsageError(
+            raise self._wrong(
                 f"{self.name} was given {counted(texts, 'prompt')} and gave {counted(answers, 'answer')}, but "
-                "generate(prompts) returns a text for every prompt: correct what it returns"
+                "generate(prompts) returns a text for every prompt",
+                f"returns {'fewer' if len(answers) < len(texts) else 'more'} answers than prompts",
             )
-        return [self._text(a, prompt, most) for a, prompt in zip(answers, texts, strict=True)]
+        found = [self._text(a, prompt, most) for a, prompt in zip(answers, texts, strict=True)]
+        self.proven = True
+        return found
+
+    def _wrong(self, mistake: str, happening: str) -> Exception:
+        return WrongAnswer(happening) if self.proven else UsageError(f"{mistake}: correct what it returns")
 
     def _text(self, answer: Any, prompt: str, most: int) -> str:
         if isinstance(answer, str | bytes | bytearray):
@@ -97,9 +110,10 @@ class BlackBox(LanguageModel):
         if isinstance(answer, bytes | bytearray):  # a character has four bytes at most
             return answer[: 4 * most].decode("utf-8", "surrogateescape")[:most]
         if not isinstance(answer, str):
-            raise UsageError(
+            raise self._wrong(
                 f"{self.name} gave {kind_of(answer)} for the prompt {shown(prompt)}, but generate(prompts) returns a "
-                "list of texts (or bytes): correct what it returns"
+                "list of texts (or bytes)",
+                f"returns {kind_of(answer)} for this prompt, not a text",
             )
         return answer[:most]
 
