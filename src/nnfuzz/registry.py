@@ -39,7 +39,8 @@ class Registry(Generic[T]):
         self._load_entry_points()
         if name not in self._items:
             hint = did_you_mean(name, self._items).replace(": ", "; ", 1)
-            raise UsageError(f"no {self.kind} is called {name!r}: choose one of {', '.join(self)}{hint}")
+            kind = self.kind.replace("_", " ")
+            raise UsageError(f"no {kind} is called {name!r}: choose one of {', '.join(self)}{hint}")
         return self._items[name]
 
     def __iter__(self) -> Iterator[str]:

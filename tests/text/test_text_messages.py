@@ -16,6 +16,9 @@ import nnfuzz
 from nnfuzz.cli import main
 from nnfuzz.errors import UsageError
 from nnfuzz.loading import objects
+from nnfuzz.report.base import RunInfo
+from nnfuzz.report.summary import harder
+from nnfuzz.stats import Stats
 from nnfuzz.text.given import kind_of
 from nnfuzz.text.objectives import make_objective
 from nnfuzz.text.prompts import as_prompts, load_prompts
@@ -218,3 +221,37 @@ def test_an_objective_that_answers_wrongly_later_loses_nothing(desk: Path, capsy
     objects._LOADED.clear()
     assert main(["resume", "run", "-n", "1500", "-q"]) == 1
     assert {p.name for p in (desk / "run/findings").iterdir()} >= set(kept)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"max_new": "a"}, "max_new is 'a', but it is a whole number"),
+        ({"max_new": True}, "max_new is True, but it is a whole number"),
+        ({"temperature": "hot"}, "temperature is 'hot', but it is a number"),
+        ({"max_seconds": "1m"}, "max_seconds is '1m', but it is a number"),
+        ({"mutators": "swap"}, "mutators is 'swap', but it is a list of texts"),
+        ({"dictionary": [1]}, r"dictionary is \[1\], but it is a list of texts"),
+        ({"mutators": ["foo"]}, "no text mutator is called 'foo': choose one of"),
+        ({"seeds": "hello"}, "the seeds are the text 'hello': give a list of texts, or a path"),
+    ],
+)
+def test_arguments_of_another_kind(given: dict[str, Any], told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        nnfuzz.fuzz_text(**{"model": lambda ps: ps, "seeds": SEEDS, "objective": "empty", "max_inputs": 10, **given})
+
+
+def test_a_dictionary_without_words_is_told(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (desk / "dict").write_text("# none\n")
+    words = ["text", "model.py:calm", "-s", "prompts.txt", "--objective", "empty", "--dict", "dict"]
+    assert main(words) == 2
+    assert "dict holds no word: a dictionary has an entry a line" in capsys.readouterr().err
+
+
+def test_advice_names_only_options_that_there_are() -> None:
+    facts: dict[str, Any] = {"title": "nnfuzz text", "target": "m", "unit": "sample", "why": "", "inputs": [],
+                             "seed": 0, "device": "cpu", "out": None}  # fmt: skip
+    stats = Stats(seed=0, target="m", unit="sample")
+    stats.inputs, stats.seconds, stats.last_novel = 100, 50.0, 1.0
+    assert any("another --coverage" in h for h in harder(RunInfo(**facts), stats))
+    assert not any("--layers" in h for h in harder(RunInfo(**facts), stats))

@@ -105,7 +105,8 @@ def harder(info: RunInfo, stats: Stats) -> list[str]:
         return [f"{longer(info)}: looking at the seeds took all the time, and no other input was tried"]
     if stats.seconds and (stats.seconds - stats.last_novel) > STALE * stats.seconds:
         quiet = lasting(stats.seconds - stats.last_novel)
-        hints.append(f"nothing new was seen for {quiet}: other --layers or --coverage, or more seeds")
+        other = "another --coverage" if info.title == "nnfuzz text" else "other --layers or --coverage"
+        hints.append(f"nothing new was seen for {quiet}: {other}, or more seeds")
     else:
         hints.append(f"{longer(info)}: new behaviour was still turning up")
     if info.settings.get("watch") == "outputs" and info.title == "nnfuzz nan":

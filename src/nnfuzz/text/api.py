@@ -9,8 +9,9 @@ from typing import Any
 from nnfuzz.errors import UsageError
 from nnfuzz.report.base import Reporter
 from nnfuzz.run import Run
+from nnfuzz.text.given import shown
 from nnfuzz.text.models.load import load_given
-from nnfuzz.text.prompts import as_prompts, load_prompts
+from nnfuzz.text.prompts import ARRAYS, as_prompts, load_prompts
 from nnfuzz.text.session import TextSession
 from nnfuzz.text.settings import TextSettings
 
@@ -89,9 +90,14 @@ def fuzz_text(
         raise UsageError(
             f"{str(error).partition('__init__() ')[2] or error}: see fuzz_text for what there is"
         ) from None
+    settings.check()
     prompts = load_prompts(seeds) if isinstance(seeds, Path) or _is_path(seeds) else as_prompts(seeds)
     return TextSession(settings, named["model"], named["model_b"], prompts, out=out, reporter=reporter).run()
 
 
 def _is_path(seeds: Any) -> bool:
-    return isinstance(seeds, str) and seeds.endswith((".txt", ".jsonl", ".npy", ".npz", ".safetensors", ".pt"))
+    if not isinstance(seeds, str):
+        return False
+    if seeds.endswith((".txt", ".jsonl", *ARRAYS)) or (Path(seeds) / "run.json").is_file():
+        return True
+    raise UsageError(f"the seeds are the text {shown(seeds)}: give a list of texts, or a path to .txt or .jsonl")

@@ -14,10 +14,13 @@ _ESCAPE = re.compile(rb'\\(x[0-9a-fA-F]{2}|\\|"|.?)', re.DOTALL)
 
 
 def load_dictionary(path: str | Path) -> list[str]:
-    """The words of a file, in its order. Raises ``UsageError`` that names the line."""
+    """The words of a file, in its order. Raises ``UsageError`` that names the line, or for no word at all."""
     advice = 'a dictionary has an entry a line, "word" or name="word"'
     text = text_of(Path(path), "a dictionary", advice, "write other bytes as \\xAB")
-    return parse_dictionary(text, str(path))
+    words = parse_dictionary(text, str(path))
+    if not words:
+        raise UsageError(f"{path} holds no word: {advice}; or leave it out")
+    return words
 
 
 def parse_dictionary(text: str, where: str = "the dictionary") -> list[str]:

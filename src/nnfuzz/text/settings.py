@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from numbers import Real
 from typing import Any
 
 from nnfuzz.errors import UsageError
@@ -12,6 +13,10 @@ from nnfuzz.text.models.base import Writing
 from nnfuzz.text.models.copies import PRECISIONS
 
 JOB = "text"
+_WHOLE = (
+    "max_new", "sample_seed", "max_prompt", "batch_size", "max_inputs", "max_written", "max_corpus", "max_shrink",
+    "seed",
+)  # fmt: skip
 ALPHABETS = ("unicode", "seeds")
 
 
@@ -52,6 +57,7 @@ class TextSettings:
 
     def check(self) -> None:
         """Raises ``UsageError``."""
+        self._check_kinds()
         self.writing.check()
         choices = {"kind": (None, "text", "tokens"), "as_": (None, *PRECISIONS), "alphabet": ALPHABETS,
                    "coverage": NAMES, "schedule": ("mix", "uniform", "recency", "frontier")}  # fmt: skip
@@ -69,6 +75,22 @@ class TextSettings:
             raise UsageError(f"radius is {self.radius}, but it is a distance: give a number from 0 up")
         if self.max_corpus < 64:
             raise UsageError(f"max_corpus is {self.max_corpus}, but a corpus needs room: give at least 64")
+
+    def _check_kinds(self) -> None:
+        """Numbers where numbers belong."""
+        for name in _WHOLE:
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+                raise UsageError(f"{name} is {value!r:.40}, but it is a whole number")
+        for name in ("temperature", "radius", "max_seconds"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, Real)):
+                raise UsageError(f"{name} is {value!r:.40}, but it is a number")
+        for name in ("dictionary", "mutators"):
+            value = getattr(self, name)
+            several = isinstance(value, Sequence) and not isinstance(value, str | bytes)
+            if value is not None and not (several and all(isinstance(v, str) for v in value)):
+                raise UsageError(f"{name} is {value!r:.40}, but it is a list of texts")
 
     def to_json(self) -> dict[str, Any]:
         """Without the objectives, which are remembered by their words."""
