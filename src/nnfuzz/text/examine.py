@@ -10,7 +10,7 @@ import torch
 
 from nnfuzz.errors import NnfuzzError
 from nnfuzz.examine import PATIENCE, Examiner, Hit, KeyState
-from nnfuzz.findings.confirm import Confirmation, confirm, judge_alone
+from nnfuzz.findings.confirm import Confirmation, confirm, exception_cause, judge_alone
 from nnfuzz.findings.finding import Finding
 from nnfuzz.guard import run_guarded
 from nnfuzz.objectives.base import Cause, Objective
@@ -18,7 +18,7 @@ from nnfuzz.space import Batch
 from nnfuzz.targets.base import Trace, Want
 from nnfuzz.text.codec import pack, unpack
 from nnfuzz.text.models.base import never
-from nnfuzz.text.objectives.base import TextObjective
+from nnfuzz.text.objectives.base import Found, TextObjective
 from nnfuzz.text.objectives.together import Only, Together, cause_of
 from nnfuzz.text.shrink import TextShrinker
 from nnfuzz.text.space import PROMPT
@@ -26,6 +26,8 @@ from nnfuzz.text.target import TextTarget
 from nnfuzz.text.telling import storable, told_steps
 
 DRAWS = 100
+MORE = 5
+"""Times that a finding of a model that wavers is confirmed again."""
 
 
 @dataclass
@@ -35,6 +37,8 @@ class TextExaminer(Examiner):
     objective: Together | None = None
     at_once: int = 256
     """Prompts in a batch at most."""
+    wavers: bool = False
+    """Whether two calls with the same prompts were seen to differ: then nothing is the batch's doing."""
 
     @property
     def text_target(self) -> TextTarget:
@@ -59,7 +63,9 @@ class TextExaminer(Examiner):
 
     def _examine(self, hit: Hit) -> Finding | None:
         if hit.error is not None:
-            confirmation = confirm(self.target, hit.objective, hit.candidate, self.reseed)
+            confirmation = self._confirm(hit.objective, hit.candidate)
+            if confirmation.cause is None:  # it was alone when it raised
+                confirmation = Confirmation("flaky", exception_cause(hit.error), None)
             return self._new(hit, confirmation, hit.objective)
         assert self.objective is not None
         found = None
@@ -68,10 +74,21 @@ class TextExaminer(Examiner):
             if known is not None and known.confirmed:
                 continue
             only = Only(self.objective, cause.text)
-            confirmation = confirm(self.target, only, hit.candidate, self.reseed)
+            confirmation = self._confirm(only, hit.candidate)
             if confirmation.cause is None:
                 confirmation.cause = cause
+                confirmation.status = "flaky" if self.wavers else confirmation.status
+            confirmation.cause.details.setdefault("objective", cause.details.get("objective"))
             found = self._new(hit, confirmation, only) or found
+        return found
+
+    def _confirm(self, only: Objective, candidate: Batch) -> Confirmation:
+        """Of a model that wavers, a few reruns that agree say little."""
+        found = confirm(self.target, only, candidate, self.reseed)
+        for _ in range(MORE if self.wavers and found.status == "confirmed" else 0):
+            if confirm(self.target, only, candidate, self.reseed).status != "confirmed":
+                found.status = "flaky"
+                break
         return found
 
     def _causes(self, hit: Hit) -> list[Cause]:
@@ -84,12 +101,21 @@ class TextExaminer(Examiner):
             raise
         except Exception:
             return []
-        return [cause_of(f) for _, f in self.objective.all_of(trace, hit.candidate)] or [self._only_in_batch(hit)]
+        seen = self.objective.all_of(trace, hit.candidate)
+        return [self._told(self.objective.part_of(goal), f) for goal, f in seen] or [self._gone(hit)]
 
-    def _only_in_batch(self, hit: Hit) -> Cause:
+    @staticmethod
+    def _told(part: TextObjective, found: Found) -> Cause:
+        cause = cause_of(found)
+        cause.details["objective"] = part.spec_of(found)
+        return cause
+
+    def _gone(self, hit: Hit) -> Cause:
         """What was seen in its batch, and alone no more."""
         assert self.objective is not None
         part, found = self.objective.reported.get(hit.key, (None, None))
+        if self.wavers and part is not None and found is not None:
+            return self._told(part, found)
         told = {"objective": part.spec_of(found)} if part is not None and found is not None else {}
         symptom = found.symptom if found is not None else TextObjective.symptom
         return Cause(symptom, "misbehaves, but only in its batch", details=told)
@@ -187,6 +213,9 @@ class TextExaminer(Examiner):
         candidate = {PROMPT: pack([ids], max(1, len(ids)))}
         self.reseed(0)
         again, trace = judge_alone(self.target, only, candidate)
+        told = {"objective": cause.details.get("objective")}
+        if again is None:  # the places are of another text
+            cause.details.pop("spans", None)
         cause = again or cause
         finding = Finding(
             id=known.id if known else self._next_id(),
@@ -205,13 +234,13 @@ class TextExaminer(Examiner):
             severity=cause.severity,
             count=known.count + hit.count if known else hit.count,
             details=storable(
-                {**self._goal(cause.text, candidate, trace), **self._words(ids, seed, trace), **cause.details}
+                {**told, **self._goal(cause.text, candidate, trace), **self._words(ids, seed, trace), **cause.details}
             ),
         )
         if status == "batch-only":
             finding.notes.append("it fails only together with the other candidates of its batch, not alone")
         elif status == "flaky":
-            finding.notes.append("it fails alone, but not every time: the model is not deterministic")
+            finding.notes.append("it does not fail every time: the model is not deterministic")
         self._draws(finding, ids)
         return finding
 
@@ -221,7 +250,7 @@ class TextExaminer(Examiner):
             return {}
         for goal, found in self.objective.all_of(trace, candidate):
             if found.cause == text:
-                part = self.objective.parts[self.objective.goals[goal][0]]
+                part = self.objective.part_of(goal)
                 return {"goal": goal, "objective": part.spec_of(found)}
         return {}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import torch
 
 from nnfuzz.breed import copy_rows
 from nnfuzz.corpus import SEED_MUTATOR, Admission
@@ -19,6 +20,9 @@ from nnfuzz.text.models.base import OutOfTime
 from nnfuzz.text.objectives import Together
 from nnfuzz.text.setup import Setup
 from nnfuzz.text.space import PROMPT
+
+TWICE = 8
+"""Seeds that a function is asked about twice, to see whether its answers are always the same."""
 
 
 def groups_of(setup: Setup) -> list[SeedGroup]:
@@ -47,6 +51,17 @@ def learn(fuzzer: Fuzzer, together: Together, groups: list[SeedGroup]) -> None:
         return
     if fuzzer.keeper.coverage is not None:
         fuzzer.keeper.coverage.fit(guarded.trace, fuzzer.seed)
+
+
+def wavers(fuzzer: Fuzzer, together: Together, groups: list[SeedGroup]) -> bool:
+    """Whether two calls with the same seeds give different answers."""
+    some = rows(largest(groups).batch, slice(0, min(fuzzer.most_rows, TWICE)))
+    first, second = (fuzzer.run(some, together, most_crashes=size(some)) for _ in range(2))
+    fuzzer.stats.extra_inputs += 2 * size(some)
+    if first.trace is None or second.trace is None or list(first.ran) != list(second.ran):
+        return list(first.ran) != list(second.ran)
+    then, now = first.trace.outputs, second.trace.outputs
+    return any(not torch.equal(then[n], now[n]) for n in then if n.removeprefix("b.") == "tokens")
 
 
 def look_at_seeds(fuzzer: Fuzzer, together: Together, groups: list[SeedGroup]) -> None:

@@ -25,6 +25,7 @@ from nnfuzz.text.document import RunDocument, save_prompts
 from nnfuzz.text.examine import TextExaminer
 from nnfuzz.text.frontier import GoalFrontier
 from nnfuzz.text.models.base import OutOfTime
+from nnfuzz.text.models.blackbox import BlackBox
 from nnfuzz.text.objectives import Together, make_objectives
 from nnfuzz.text.prompts import Prompt
 from nnfuzz.text.settings import TextSettings
@@ -84,6 +85,7 @@ class TextSession:
             fuzzer = self._fuzzer(store)
             self.reporter.start(self._header(fuzzer))
             firstlook.learn(fuzzer, self.together, self.groups)
+            self._ask_twice(fuzzer)
             state = store.state() or {}
             if resume and state.get("counters"):
                 self._restore(fuzzer, state, store)
@@ -102,6 +104,19 @@ class TextSession:
             raise KeyboardInterrupt(left) from stop
         finally:
             store.close()
+
+    def _ask_twice(self, fuzzer: Fuzzer) -> None:
+        """A function may draw random numbers that nobody here can seed."""
+        if not any(isinstance(m, BlackBox) for m in (self.setup.model, self.setup.other)):
+            return
+        if firstlook.wavers(fuzzer, self.together, self.groups):
+            assert isinstance(fuzzer.examiner, TextExaminer)
+            fuzzer.examiner.wavers = True
+            self.setup.notes.append(
+                "two calls with the same seeds gave different answers: the model is not deterministic, so findings "
+                "need not come again"
+            )
+            self.reporter.note(self.setup.notes[-1])
 
     def _loop(self, fuzzer: Fuzzer, store: RunStore | NullStore) -> Run:
         stats, sink = fuzzer.stats, Sink(store)

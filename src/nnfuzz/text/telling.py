@@ -108,7 +108,7 @@ def _table(steps: list[dict[str, Any]]) -> str:
 def _status(finding: Finding) -> str:
     return {
         "confirmed": "It fails alone, every time.",
-        "flaky": "It fails alone, but not every time.",
+        "flaky": "It does not fail every time.",
     }.get(finding.status, "It fails only in its batch.")
 
 

@@ -55,6 +55,10 @@ class Together(Objective):
         over = {goal for goal in self.known.values() if self.parts[self.goals[goal][0]].closes}
         return [n for n in range(len(self.goals)) if n not in over]
 
+    def part_of(self, goal: int) -> TextObjective:
+        """Whose goal it is."""
+        return self.parts[self.goals[goal][0]]
+
     def title(self, goal: int) -> str:
         """``blacklist: word``."""
         part = self.parts[self.goals[goal][0]]
