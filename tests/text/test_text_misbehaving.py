@@ -11,6 +11,7 @@ import torch
 import nnfuzz
 from nnfuzz.text import quoting
 from nnfuzz.text.objectives.custom import Predicate
+from nnfuzz.text.telling import rows
 
 PROMPTS = ["three apples", "seven trees", "abc"]
 
@@ -86,6 +87,7 @@ def test_a_message_that_quotes_its_prompt_is_one_finding_and_shrinks():
     assert finding.cause.startswith("KeyError: it quotes its prompt, in test_text_misbehaving.py: raise KeyError(")
     assert len(finding.details["prompt"]) == 6
     assert finding.details["prompt"] in finding.details["message"]
+    assert ("message", finding.details["message"]) in rows(finding)
 
 
 def test_a_character_that_a_message_names_is_no_quoted_prompt():

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from nnfuzz.findings.confirm import exception_cause
 from nnfuzz.probe.sites import owner
+from nnfuzz.text.telling import QUOTES
 
 CERTAIN = 6
 """A part of a prompt that is so long hardly stands in a message by chance."""
@@ -36,7 +37,7 @@ class Quoting:
         users = [f for f in frames if owner(f.filename) == "user"]
         if not users:
             return None
-        told = f"it quotes its prompt, in {Path(users[-1].filename).name}: {users[-1].line}"
+        told = f"{QUOTES}, in {Path(users[-1].filename).name}: {users[-1].line}"
         place = f"{type(error).__name__}: {told}"
         if place not in self._places and not self._known(error, told):
             said = [piece[1:-1] for f in frames for piece in _LITERAL.findall(f.line or "")]

@@ -14,6 +14,8 @@ from nnfuzz.text.codec import SURROGATES, Codec, lone_surrogate
 OPEN, CLOSE = "«", "»"
 ESCAPED = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\\": "\\\\"}
 MOST_STEPS = 200
+QUOTES = "it quotes its prompt"
+"""In the cause of an error whose message differs from prompt to prompt."""
 
 
 def told_steps(out: Codec, ids: list[int], outputs: dict[str, Tensor]) -> list[dict[str, Any]]:
@@ -59,6 +61,8 @@ def rows(finding: Finding) -> list[tuple[str, str]]:
     """What was said, labelled, each on one line."""
     details = finding.details
     told = [("prompt", _quoted(str(details.get("prompt", ""))))]
+    if QUOTES in finding.cause:
+        told.append(("message", visible(str(details.get("message", "")))))
     if "continuation" in details:
         told.append(("continues", f'"{marked(details["continuation"], details.get("spans", []))}"'))
     if "B continues" in details:
