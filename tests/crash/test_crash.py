@@ -98,7 +98,9 @@ def forked(*words: str, cwd: str | None) -> tuple[str, str]:
     return in_a_child(run)
 
 
-@pytest.mark.parametrize(("model", "died"), [("row", "SIGSEGV"), ("loss", "SIGABRT")])
+@pytest.mark.parametrize(
+    ("model", "died"), [("row", "SIGSEGV"), pytest.param("loss", "SIGABRT", marks=pytest.mark.slow)]
+)
 def test_the_input_is_found_and_the_run_goes_on(
     project: Path, model: str, died: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -53,7 +53,7 @@ def test_a_planted_bug_is_found_named_and_replays(build, loss, op):
 
 @pytest.mark.parametrize(("build", "loss"), [(linear, log_softmax), (dropped, log_softmax), (linear, log_sigmoid)])
 def test_a_stable_twin_is_silent(build, loss):
-    run = search(build, loss, max_seconds=2)
+    run = search(build, loss, max_seconds=1)
     assert run.findings == []
     assert run.flaky == []
 
