@@ -110,6 +110,7 @@ def rerun(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str
     return (status, *capsys.readouterr())
 
 
+@pytest.mark.slow
 def test_they_fail_again_without_nnfuzz(desk: Path) -> None:
     cases: list[tuple[str, str, dict[str, Any]]] = [
         ("models.py:Small", "loop:3", {}),

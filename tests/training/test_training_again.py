@@ -89,6 +89,7 @@ def test_a_remedy_that_changes_training_or_still_fails_is_not_verified(project: 
         assert "plain training differs at step 0" in trial.plain([]).text
 
 
+@pytest.mark.slow
 def test_shrink_goes_on_where_the_search_stopped(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     place = Path("run/findings/T0001")
     finding = load_training_finding(place)

@@ -94,6 +94,7 @@ def test_the_callers_random_numbers_are_left_alone():
     assert torch.equal(torch.get_rng_state(), before)
 
 
+@pytest.mark.slow
 def test_plain_training_that_fails_by_itself_says_when():
     def batches(seed):
         for i, batch in enumerate(rows(seed)):
