@@ -85,9 +85,7 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize(
-    "case", [pytest.param(c, marks=pytest.mark.slow) if "small" in c else c for c in CASES]
-)
+@pytest.mark.parametrize("case", [pytest.param(c, marks=pytest.mark.slow) if "small" in c else c for c in CASES])
 def test_resuming_equals_no_interruption(case: str, entries: Any, facts: Any, watcher: Any, tmp_path: Path) -> None:
     begin, more = CASES[case]
     whole = begin(max_inputs=MOST[begin], out=tmp_path / "whole", reporter=watcher, **more)
