@@ -14,6 +14,13 @@ from torch import Tensor
 
 from nnfuzz.cli import main
 from nnfuzz.training import TrainingRun, find_nans_in_training
+from nnfuzz.training.arm import Arm
+from nnfuzz.training.guarded import ProgramFailed
+from nnfuzz.training.lens import Lens
+from nnfuzz.training.portfolio import Portfolio
+from nnfuzz.training.program import make_program
+from nnfuzz.training.stream import Stream
+from nnfuzz.training.walk import Walk
 
 WHITENING = """
 import torch
@@ -147,3 +154,20 @@ def test_random_batches_are_tried_before_training_hides_what_they_raise() -> Non
     for seed in range(3):
         [finding] = searched(shy, 200, seed=seed).findings
         assert (finding.symptom, finding.arm, finding.step) == ("exception", "structure", 0)
+
+
+def test_rows_that_raise_alone_and_not_as_a_batch_are_no_finding_and_change_how_others_look() -> None:
+    program = make_program(linear, log_softmax, rows, sgd, INPUTS)
+    stream = Stream(program, 0)
+    few = {k: v[:2] for k, v in stream.first.items()}
+
+    class Looking(Arm):
+        def round(self) -> None:
+            raise ProgramFailed("loss(model, batch)", ValueError("two rows are too few"), few)
+
+    portfolio = Portfolio(program, stream, Lens(program), 0, lambda: False)
+    arm = Looking(Walk(program, 0), stream, None)
+    assert stream.few(8) == 8
+    assert portfolio._round(arm) is None
+    assert arm.finished
+    assert stream.few(8) == 12

@@ -181,14 +181,17 @@ class Portfolio:
                     arm.dismiss(hit)
 
     def _round(self, arm: Arm) -> Hit | None:
-        """Where the loss raises while an arm only looks, a whole batch of what it looked at may raise in training."""
+        """Where the loss raises while an arm only looks, a whole batch of what it looked at may raise in training. If
+        it does not, a few rows were too few, and later arms look at whole batches."""
         try:
             return arm.round()
         except ProgramFailed as error:
             if error.batch is None:
                 raise
             arm.finished = True
-            return arm.check(self.stream.whole_of(error.batch))
+            hit = arm.check(self.stream.whole_of(error.batch))
+            self.stream.whole |= hit is None
+            return hit
 
     def _known(self, hit: Hit) -> bool:
         """Whether operations that were reported already explain a failure, and no other one does.
