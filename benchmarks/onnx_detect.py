@@ -112,8 +112,7 @@ def main() -> None:
     for note in run.notes:
         print(f"  note: {note}")
     if run.least is not None:
-        own = sum(d == 0 for d in run.least.distances.values())
-        print(f"  {run.least.line()}; {own} of them as they are (8/255 is {EPS:.4f} in this unit)")
+        print(f"  {run.least.line()} (8/255 is {EPS:.4f} in this unit)")
     for finding in run.findings[:3]:
         print(f"  {finding.headline()}: {finding.cause}; begins at {finding.details.get('begins at')}")
 

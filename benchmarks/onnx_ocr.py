@@ -81,8 +81,7 @@ def main() -> None:
         for note in run.notes:
             print(f"  note: {note}")
         if run.least is not None:
-            own = sum(d == 0 for d in run.least.distances.values())
-            print(f"  {run.least.line()}; {own} of them as they are (8/255 is {EPS:.4f} in this unit)")
+            print(f"  {run.least.line()} (8/255 is {EPS:.4f} in this unit)")
         for finding in run.findings[:5]:
             print(f"  {finding.headline()}: {finding.cause}")
             if "begins at" in finding.details:  # looked for in the first of many findings only

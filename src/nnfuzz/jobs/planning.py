@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from nnfuzz.callform import CallForm
+from nnfuzz.callform import CallForm, parameters
 from nnfuzz.kinds import ALIASES, KINDS
 from nnfuzz.seeds import SeedGroup, Seeds, read_seeds
 from nnfuzz.settings import Settings
@@ -54,9 +54,8 @@ def plan_for(side: TorchTarget, seeds: Seeds, settings: Settings, whole: bool) -
     found: list[Plan] = []
 
     def call(inputs: Batch) -> Named:
-        return side.call(
-            {n: t.clone() for n, t in inputs.items()}
-        )  # whether the model keeps its input is not known yet
+        # Whether the model keeps its input is not known yet.
+        return side.call({n: t.clone() for n, t in inputs.items()})
 
     def attempt() -> None:
         found[:] = [decide(call, moved, settings.unit, shapes_are_whole=whole)]
@@ -79,8 +78,6 @@ def on_device(plan: Plan, side: TorchTarget) -> Plan:
 
 def matching_form(seeds: Seeds, other: Model) -> Any:
     """How the second model takes the same inputs: by the same names where it has them, else in order."""
-    from nnfuzz.callform import CallForm, parameters
-
     names, any_keyword, any_position = parameters(other)
     mine = seeds.form.names
     if seeds.form.keyword and (any_keyword or all(k in names for k in seeds.form.keyword)):
