@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from nnfuzz.text.models.choosing import Chooser
 from nnfuzz.text.models.recurrent import _step_of_marks
 from nnfuzz.text.objectives import Together
 from nnfuzz.text.objectives.parse import make_objectives
-from nnfuzz.text.scout import OWN, draws
+from nnfuzz.text.scout import OWN, Endings, draws
 from nnfuzz.text.wishes import Wishes
 
 CHAIN = {"q": " ", " ": "b", "b": "a", "a": "d", "d": "."}
@@ -68,17 +69,37 @@ def test_what_a_draw_shows_of_later_letters_counts() -> None:
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=8), st.integers(0, 1 << 20), st.booleans())
 def test_mutants_are_legal_and_no_longer_than_allowed(ids: list[int], seed: int, led: bool) -> None:
     codec = Characters("abcdef", legal=[0, 1, 2, 3, 4])
-    gains = torch.randn(8, 6, generator=torch.Generator().manual_seed(seed)) if led else None
-    made = Exchanger(codec, 8, 1).mutants(ids, [[1, 2, 3]], 20, np.random.default_rng(seed), gains)
-    assert len(made) == 20
+    cosines = torch.randn(8, 6, generator=torch.Generator().manual_seed(seed)) if led else None
+    known = {tuple(ids)}
+    made = Exchanger(codec, 8, 1).mutants(ids, [[1, 2, 3]], 20, np.random.default_rng(seed), cosines, known)
+    assert 0 < len(made) <= 20
     assert all(1 <= len(m) <= 8 and set(m) <= {0, 1, 2, 3, 4} for m in made)
+    assert len({tuple(m) for m in made} - known) == len(made)
 
 
-def test_gains_lead_to_the_exchange_they_name() -> None:
-    gains = torch.full((2, 6), -9.0)
-    gains[1, 4] = 9.0
+@given(st.text("ab cd", min_size=1, max_size=6), st.integers(0, 1 << 20))
+def test_what_a_word_is_to_follow_does_not_end_within_one(prompt: str, seed: int) -> None:
+    codec = Characters("abcd ")
+    made = Exchanger(codec, 8, 1, apart=True).mutants(codec.encode(prompt), [], 8, np.random.default_rng(seed), None)
+    assert all(codec.decode(m).endswith(" ") for m in made)
+
+
+def test_cosines_lead_to_the_exchange_they_name() -> None:
+    cosines = torch.full((2, 6), -9.0)
+    cosines[1, 4] = 9.0
     exchanger = Exchanger(Characters("abcdef"), 2, 1)
-    assert exchanger._named([0, 0], gains)[0] == 1 * 6 + 4
+    assert exchanger._named([0, 0], cosines)[0] == 1 * 6 + 4
+
+
+def test_starts_end_differently_and_not_as_those_that_have_served() -> None:
+    endings = Endings()
+    scored = [(-3.0, [9, 5, 6, 7, 8], 0), (-1.0, [1, 2, 3, 4], 1), (-2.0, [8, 1, 2, 3, 4], 2), (-9.0, [6], 3)]
+    assert endings.varied(scored, 0, 2) == [scored[1], scored[0]]
+    assert endings.varied(scored, 1, 1) == [scored[1]]
+    again = Endings()
+    again.load(json.loads(json.dumps(endings.to_json())))
+    for each in (endings, again):
+        assert each.varied(scored, 0, 2) == [scored[1], scored[3]]
 
 
 def test_every_start_keeps_its_best_mutant() -> None:

@@ -87,11 +87,11 @@ def test_gradients_bring_a_wished_word_nearer(tokenizer: Any) -> None:
     model = language_model((gpt(tokenizer), tokenizer))
     assert model.codec is not None
     prompt, wish = model.codec.encode("the quick dog jumps"), model.codec.encode(" fox")
-    before = model.wish([prompt], [wish], Writing(), gains=True)
-    assert before.gains is not None
-    place, token = divmod(int(before.gains[0].argmax()), before.gains.shape[2])
+    before = model.wish([prompt], [wish], Writing(), cosines=True)
+    assert before.cosines is not None
+    place, token = divmod(int(before.cosines[0].argmax()), before.cosines.shape[2])
     changed = [*prompt[:place], token, *prompt[place + 1 :]]
-    after = model.wish([changed], [wish], Writing(), gains=False)
+    after = model.wish([changed], [wish], Writing(), cosines=False)
     assert float(after.score[0]) > float(before.score[0])
 
 

@@ -97,13 +97,13 @@ def test_a_step_without_distribution_is_noted() -> None:
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.5])
-def test_first_order_gains_are_derivatives(temperature: float) -> None:
+def test_cosines_are_slopes_over_lengths(temperature: float) -> None:
     module = Small().double()
     model = language_model(module)
     writing = Writing(8, temperature, seed=1)
     prompt, wish = [3, 7, 1], [4, 9]
-    found = model.wish([prompt, [2]], [wish, [5]], writing, gains=True)
-    assert found.gains is not None
+    found = model.wish([prompt, [2]], [wish, [5]], writing, cosines=True)
+    assert found.cosines is not None
     table = module.embedding.weight.detach()
     noise = [noise_of(writing, t, (1, len(ALPHABET)), torch.device("cpu"))[0] for t in range(2)]
 
@@ -123,9 +123,13 @@ def test_first_order_gains_are_derivatives(temperature: float) -> None:
             total += min(0.0, float(row[wanted] - torch.cat([row[:wanted], row[wanted + 1 :]]).max()))
         return total
 
-    for at, id_ in ((0, 11), (1, 0), (2, 20)):
-        slope = (score(1e-4, at, id_) - score(-1e-4, at, id_)) / 2e-4 / float((table[id_] - table[prompt[at]]).norm())
-        assert float(found.gains[0, at, id_]) == pytest.approx(slope, rel=1e-2, abs=1e-3)
+    assert float(found.cosines.abs().max()) <= 1 + 1e-5
+    for at in range(3):
+        slopes = torch.tensor([(score(1e-4, at, id_) - score(-1e-4, at, id_)) / 2e-4 for id_ in range(len(table))])
+        ways = (table - table[prompt[at]]).double()
+        gradient = torch.linalg.lstsq(ways, slopes.double()).solution
+        expected = slopes / ways.norm(dim=1).clamp(min=1e-12) / gradient.norm()
+        torch.testing.assert_close(found.cosines[0, at].double(), expected.double(), rtol=1e-2, atol=1e-3)
     assert float(found.score[0]) == pytest.approx(score(0.0, 0, 0), abs=1e-4)
 
 
@@ -136,14 +140,14 @@ def test_what_a_model_writes_is_a_wish_fulfilled(prompt: str, temperature: float
     writing = Writing(6, temperature, seed=2)
     other = ("b" if text[3] == "a" else "a").join([text[:3], text[4:]])
     ids = [model.out.encode(t) for t in (text, other)]
-    score = model.wish([model.out.encode(prompt)] * 2, ids, writing, gains=False).score
+    score = model.wish([model.out.encode(prompt)] * 2, ids, writing, cosines=False).score
     assert score[0] == pytest.approx(0.0, abs=1e-4)
     assert score[1] < -1e-5
     stops = torch.zeros(len(ALPHABET), dtype=torch.bool)
     stops[ALPHABET.index(text[5])] = True
     begun = [ids[0][:5]]
-    assert model.wish([model.out.encode(prompt)], begun, writing, gains=False, stops=stops).score[0] > -1e-4
-    assert model.wish([model.out.encode(prompt)], begun, writing, gains=False, stops=~stops).score[0] < -1e-5
+    assert model.wish([model.out.encode(prompt)], begun, writing, cosines=False, stops=stops).score[0] > -1e-4
+    assert model.wish([model.out.encode(prompt)], begun, writing, cosines=False, stops=~stops).score[0] < -1e-5
 
 
 def test_black_boxes_answer_texts_or_bytes() -> None:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from nnfuzz.text.exchange import Exchanger
 from nnfuzz.text.models.base import LanguageModel, Writing
+from nnfuzz.text.scout import Scored
 
 ROUNDS = 12
 IDLE = 4
@@ -21,8 +22,6 @@ PATIENT = 4
 """Rounds in which every start keeps its own best mutant; in as many more it keeps two, then all compete: the start that
 is nearest at first is often not the one that gets there."""
 
-Scored = tuple[float, list[int], int]
-"""The score of a prompt's wish, the prompt, and the entry of the corpus that it comes from."""
 Row = tuple[float, list[int], int, list[int], int]
 """The same with the wish, and which start of the turn it descends from."""
 
@@ -63,17 +62,17 @@ class Ascent:
 
     def _round(self, rows: list[Row], rng: np.random.Generator) -> list[Row]:
         """Rows and their mutants, best first; notes them in ``seen``."""
-        gains: list[Tensor | None] = [None] * len(rows)
+        cosines: list[Tensor | None] = [None] * len(rows)
         if self.gradients or rows[0][0] == -np.inf:
             wish = self.model.wish(
-                [r[1] for r in rows], [r[3] for r in rows], self.writing, gains=self.gradients, stops=self.stops
+                [r[1] for r in rows], [r[3] for r in rows], self.writing, cosines=self.gradients, stops=self.stops
             )
             rows = [(float(p), *r[1:]) for p, r in zip(wish.score, rows, strict=True)]
-            if wish.gains is not None:
-                gains = list(wish.gains)
+            if wish.cosines is not None:
+                cosines = list(wish.cosines)
         others = [r[1] for r in rows]
-        tries = [(0.0, made, *r[2:]) for r, g in zip(rows, gains, strict=True)
-                 for made in self.exchanger.mutants(r[1], others, TRIES, rng, g)]  # fmt: skip
+        tries = [(0.0, made, *r[2:]) for r, c in zip(rows, cosines, strict=True)
+                 for made in self.exchanger.mutants(r[1], others, TRIES, rng, c, self.seen)]  # fmt: skip
         score = score_of(self.model, [t[1] for t in tries], [t[3] for t in tries], self.writing, self.stops)
         rows = sorted([*rows, *((float(p), *t[1:]) for p, t in zip(score, tries, strict=True))], key=lambda r: -r[0])
         for p, ids, entry, *_ in rows:
@@ -85,7 +84,7 @@ def score_of(
     model: LanguageModel, prompts: list[list[int]], wishes: list[list[int]], writing: Writing, stops: Tensor
 ) -> Tensor:
     """float64 ``(prompts,)``, see ``Wish.score``."""
-    return model.wish(prompts, wishes, writing, gains=False, stops=stops).score
+    return model.wish(prompts, wishes, writing, cosines=False, stops=stops).score
 
 
 def distinct(rows: list[Row], each: int) -> list[Row]:

@@ -22,15 +22,15 @@ from nnfuzz.callform import staying
 from nnfuzz.corpus import Bucket, Corpus
 from nnfuzz.errors import NnfuzzError
 from nnfuzz.gradient.climber import Climber, Turn
-from nnfuzz.text.ascent import WIDTH, Ascent, Row, Scored, score_of
+from nnfuzz.text.ascent import WIDTH, Ascent, Row, score_of
 from nnfuzz.text.codec import Codec, pack, unpack
 from nnfuzz.text.exchange import Exchanger
 from nnfuzz.text.frontier import GoalFrontier
 from nnfuzz.text.models.base import LanguageModel, Writing
 from nnfuzz.text.objectives import Together
-from nnfuzz.text.scout import Draws, Start, draws
+from nnfuzz.text.scout import Draws, Endings, Scored, Start, draws
 from nnfuzz.text.space import PROMPT, TextSpace
-from nnfuzz.text.wishes import Wishes, in_word
+from nnfuzz.text.wishes import Wishes
 
 WISH = "wish"
 """The name of turns without gradients, where those with them are called "gradient"."""
@@ -74,7 +74,7 @@ class TextClimber(Climber):
         self.name = gradient.NAME if gradients else WISH
         self.pools: dict[tuple[int, int], list[Scored]] = {}
         """Of each goal and way to wish for it, where its next turn begins; gone once a turn brings nothing more."""
-        self.wishes = Wishes(objective, model, writing.max_new)
+        self.wishes, self.endings = Wishes(objective, model, writing.max_new), Endings()
         self.trouble, self.failures = "", 0
         self.late = lambda: False
 
@@ -145,18 +145,17 @@ class TextClimber(Climber):
         for goal in goals:
             wished, key = self.wishes.free(goal), (goal, self.wishes.way(goal))
             if wished and key not in self.pools and not self.late():
-                self.pools[key] = self._places(made, wished)
+                self.pools[key] = self.endings.varied(self._places(made, wished), goal, WIDTH)
 
     def _places(self, made: Draws, wished: list[int]) -> list[Scored]:
-        within = not in_word(self.model.out.pieces(wished[:1])[0][:1])
+        within = not self.wishes.begins_word(wished)
         found = [(ids, e) for ids, e in made.places(wished, PLACES, LONGEST, within_word=within) if ids]
         if not found:
             return []
         score = score_of(
             self.model, [ids for ids, _ in found], [wished] * len(found), self.writing, self.wishes.masks[0]
         )
-        pool = sorted(((float(p), *each) for p, each in zip(score, found, strict=True)), key=lambda r: -r[0])
-        return pool[:WIDTH]
+        return [(float(p), *each) for p, each in zip(score, found, strict=True)]
 
     def _near(self, goal: int, rng: np.random.Generator) -> list[Start]:
         """A quarter from the goal's frontier, the rest from anywhere in the corpus."""
@@ -175,12 +174,13 @@ class TextClimber(Climber):
         if not starts:
             return []
         free = self.wishes.free(goal)
+        apart = free is not None and self.wishes.begins_word(free)
         texts = [""] * len(starts) if free else self.write([ids for ids, _ in starts])
         longest = min(LONGEST, self._room(starts[0][1]))
-        exchanger = Exchanger(self.codec, longest, self.model.shortest)
+        exchanger = Exchanger(self.codec, longest, self.model.shortest, apart=apart)
         rows: list[Row] = []
         for (ids, entry), text in zip(starts, texts, strict=True):
-            if wished := free or self.wishes.ids(goal, way, text):
+            if exchanger.fits(ids) and (wished := free or self.wishes.ids(goal, way, text)):
                 rows.append((-np.inf, ids[-longest:], entry, wished, len(rows)))
         ascent = Ascent(
             self.model, self.writing, exchanger, self.wishes.masks[0], gradients=self.gradients, late=self.late
@@ -206,9 +206,17 @@ class TextClimber(Climber):
     def to_json(self) -> dict[str, Any]:
         pools = [[goal, way, [list(each) for each in pool]] for (goal, way), pool in self.pools.items()]
         ways, taken = ([[g, n] for g, n in counts.items()] for counts in (self.wishes.ways, self.wishes.taken))
-        return {"pools": pools, "ways": ways, "taken": taken, "trouble": self.trouble, "failures": self.failures}
+        return {
+            "pools": pools,
+            "ways": ways,
+            "taken": taken,
+            "endings": self.endings.to_json(),
+            "trouble": self.trouble,
+            "failures": self.failures,
+        }
 
     def load(self, data: dict[str, Any]) -> None:
         self.pools = {(g, way): [(p, ids, e) for p, ids, e in pool] for g, way, pool in data.get("pools", [])}
+        self.endings.load(data.get("endings", []))
         self.trouble, self.failures = data.get("trouble", ""), data.get("failures", 0)
         self.wishes.ways, self.wishes.taken = dict(data.get("ways", [])), dict(data.get("taken", []))

@@ -8,6 +8,7 @@ serves all wishes at once.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,8 +21,35 @@ UNKNOWN = -1.5
 OWN = 4
 """The first so-manieth of a draw is no place: it would hardly be further than the prompt, which may be a dead end that
 an earlier turn left in the corpus."""
+ENDING = 4
+"""Places whose prompts end with the same so many ids are alike: where one of them leads nowhere, so do the others."""
 Start = tuple[list[int], int]
 """A prompt, and the entry of the corpus that it descends from."""
+Scored = tuple[float, list[int], int]
+"""The score of a prompt's wish, the prompt, and the entry of the corpus that it comes from."""
+
+
+class Endings:
+    """Which endings of prompts have served each goal."""
+
+    def __init__(self) -> None:
+        self.used: dict[int, dict[tuple[int, ...], None]] = {}
+
+    def varied(self, scored: list[Scored], goal: int, count: int) -> list[Scored]:
+        """The best prompt of each of ``count`` endings, those first that have not served the goal; best first."""
+        used = self.used.setdefault(goal, {})
+        best: dict[tuple[int, ...], Scored] = {}
+        for row in sorted(scored, key=lambda r: -r[0]):
+            best.setdefault(tuple(row[1][-ENDING:]), row)
+        chosen = sorted(best, key=lambda end: (end in used, -best[end][0]))[:count]
+        used.update(dict.fromkeys(chosen))
+        return sorted((best[end] for end in chosen), key=lambda r: -r[0])
+
+    def to_json(self) -> list[Any]:
+        return [[goal, [list(end) for end in used]] for goal, used in self.used.items()]
+
+    def load(self, data: list[Any]) -> None:
+        self.used = {goal: {tuple(end): None for end in used} for goal, used in data}
 
 
 @dataclass

@@ -65,6 +65,10 @@ class Wishes:
         part, way = self._part(goal), self.way(goal)
         return self.ids(goal, way, "") or None if way in part.free_wishes else None
 
+    def begins_word(self, wished: list[int]) -> bool:
+        """Whether it is part of the word before it, if one is unfinished there."""
+        return in_word(self.model.out.pieces(wished[:1])[0][:1])
+
     @property
     def masks(self) -> tuple[Tensor, Tensor]:
         """bool ``(vocabulary,)`` each: ids whose text ends a word; ids after whose text a word is unfinished."""

@@ -78,12 +78,12 @@ class Wish:
     Attributes:
         score: float64 ``(batch,)``, at most 0: the sum, over the ids wished, of what each one's logit (of draws: with
             temperature and noise) lacks to be the largest. 0: it writes them all.
-        gains: float32 ``(batch, longest prompt, vocabulary)``: by how much, to first order, ``score`` would grow if
-            that id stood there, for every unit of distance between the two embeddings; None unless asked for.
+        cosines: float32 ``(batch, longest prompt, vocabulary)``, -1 to 1: between the way from the embedding of a
+            place to that of another id, and the gradient of ``score`` there; None unless asked for.
     """
 
     score: Tensor
-    gains: Tensor | None = None
+    cosines: Tensor | None = None
 
 
 class LanguageModel(ABC):
@@ -137,7 +137,7 @@ class LanguageModel(ABC):
         wishes: list[list[int]],
         writing: Writing,
         *,
-        gains: bool,
+        cosines: bool,
         stops: Tensor | None = None,
     ) -> Wish:
         """Scores continuations that the model would not write by itself, see ``Wish``. ``stops``: bool
@@ -146,12 +146,12 @@ class LanguageModel(ABC):
 
     @property
     def scores_wishes(self) -> bool:
-        """Whether ``wish`` can be asked, without gains."""
+        """Whether ``wish`` can be asked, without cosines."""
         return False
 
     @property
     def follows_gradients(self) -> bool:
-        """Whether ``wish`` can be asked for gains."""
+        """Whether ``wish`` can be asked for cosines."""
         return False
 
     def describe(self) -> str:

@@ -111,7 +111,7 @@ class HuggingFace(LanguageModel):
         wishes: list[list[int]],
         writing: Writing,
         *,
-        gains: bool,
+        cosines: bool,
         stops: Tensor | None = None,
     ) -> Wish:
         head = [] if self.start is None else [self.start]
@@ -121,7 +121,7 @@ class HuggingFace(LanguageModel):
             return self.model(input_ids=ids, attention_mask=mask, use_cache=False).logits  # type: ignore[no-any-return]
 
         made, run = wish_through(
-            forward, self._embedding, head, prompts, wishes, writing, self.device, gains=gains, stops=stops
+            forward, self._embedding, head, prompts, wishes, writing, self.device, cosines=cosines, stops=stops
         )
         self.spent += run
         return made

@@ -75,7 +75,7 @@ class LogitsModule(LanguageModel):
         wishes: list[list[int]],
         writing: Writing,
         *,
-        gains: bool,
+        cosines: bool,
         stops: Tensor | None = None,
     ) -> Wish:
         head = [] if self.start is None else [self.start]
@@ -85,7 +85,7 @@ class LogitsModule(LanguageModel):
             return found[0] if self.stateful else found  # type: ignore[no-any-return]
 
         made, run = wish_through(
-            forward, self._embedding, head, prompts, wishes, writing, self.device, gains=gains, stops=stops
+            forward, self._embedding, head, prompts, wishes, writing, self.device, cosines=cosines, stops=stops
         )
         self.spent += run
         return made

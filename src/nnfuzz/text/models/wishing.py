@@ -1,7 +1,9 @@
 """Gradients over ids: how much likelier a wished continuation would become if another id stood in the prompt.
 
-The first-order estimate of HotFlip (Ebrahimi et al., ACL 2018): exchanging the embedding e of a position for that of
-another id v changes a score by about (E[v] − e) · ∂score/∂e.
+The first-order estimate of HotFlip (Ebrahimi et al., ACL 2018) says that exchanging the embedding e of a position for
+E[v] changes a score by about (E[v] − e) · ∂score/∂e. Ranked so, exchanges come first where the gradient is large: at
+places where any exchange destroys most. Its direction is what can be trusted at such distances, so that the cosine
+ranks them.
 """
 
 from __future__ import annotations
@@ -13,6 +15,9 @@ from torch import Tensor, nn
 
 from nnfuzz.text.models.base import Wish, Writing
 from nnfuzz.text.models.choosing import noise_of
+
+NEAR = 1e-3
+"""Embeddings nearer than this share of their lengths are the same: differences of products round so far."""
 
 
 def embedding_of(module: nn.Module, vocabulary: int) -> nn.Embedding | None:
@@ -57,10 +62,10 @@ def wish_through(
     writing: Writing,
     device: torch.device,
     *,
-    gains: bool,
+    cosines: bool,
     stops: Tensor | None,
 ) -> tuple[Wish, int]:
-    """``forward``: int64 ``(batch, length)`` → logits, causal. ``embedding``: of the ids, for gains. ``head``: ids
+    """``forward``: int64 ``(batch, length)`` → logits, causal. ``embedding``: of the ids, for cosines. ``head``: ids
     before every prompt.
 
     Returns the wish and how many ids were run (backward passes count double).
@@ -79,9 +84,9 @@ def wish_through(
         caught.append(leaf)
         return leaf
 
-    handle = embedding.register_forward_hook(catch) if gains and embedding is not None else None
+    handle = embedding.register_forward_hook(catch) if cosines and embedding is not None else None
     try:
-        with torch.inference_mode(False), torch.set_grad_enabled(gains):
+        with torch.inference_mode(False), torch.set_grad_enabled(cosines):
             logits = forward(packed).float()
             logits = _as_chosen(logits, wanted, writing)
             total = _lacks(logits[:, :-1], packed[:, 1:], wanted[:, 1:])
@@ -93,14 +98,20 @@ def wish_through(
         if handle is not None:
             handle.remove()
     result = Wish(total.detach().double().nan_to_num(-1e30))
-    run = packed.numel() * (3 if gains else 1)
+    run = packed.numel() * (3 if cosines else 1)
     if found is None or embedding is None:
         return result, run
     longest = max(map(len, prompts))
     at = slice(len(head), len(head) + longest)
     gradient, here = found[:, at].float(), caught[0].detach()[:, at].float()
-    table = embedding.weight.detach().float()
-    gain = gradient @ table.T - (gradient * here).sum(-1, keepdim=True)
-    # Per unit of distance: else ids come first whose embeddings lie farthest away, where a slope says least.
-    result.gains = gain / torch.cdist(here, table.expand(len(here), -1, -1)).clamp_(min=1e-6)
+    result.cosines = _cosines(gradient, here, embedding.weight.detach().float())
     return result, run
+
+
+def _cosines(gradient: Tensor, here: Tensor, table: Tensor) -> Tensor:
+    """``(batch, places, vocabulary)``, 0 where there is no gradient, or no way to go: the same embedding."""
+    slope = gradient @ table.T - (gradient * here).sum(-1, keepdim=True)
+    way = torch.cdist(here, table.expand(len(here), -1, -1))
+    size = gradient.norm(dim=-1, keepdim=True)
+    sure = (way > NEAR * (here.norm(dim=-1, keepdim=True) + table.norm(dim=-1))) & (size > 0)
+    return torch.where(sure, slope / (way * size), 0.0).clamp_(-1.0, 1.0)
