@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from itertools import pairwise
@@ -11,6 +12,8 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from writers import ALPHABET, Follower, Small
 
 import nnfuzz
@@ -18,6 +21,7 @@ from nnfuzz.cli import main
 from nnfuzz.errors import ModelFailure, UsageError
 from nnfuzz.run import Run
 from nnfuzz.store import RunStore
+from nnfuzz.text.telling import often
 
 SEEDS = ["hello there", "a cat.", "the dog"]
 MODEL = """
@@ -151,6 +155,16 @@ def test_draws_are_counted() -> None:
     assert 0 < finding.details["draws"] <= 100
     assert finding.details["of draws"] == 100
     assert finding.confirmed
+
+
+@given(st.integers(0, 100))
+def test_the_share_of_draws_is_told_with_what_chance_leaves_open(hits: int) -> None:
+    found = re.fullmatch(rf"{hits} of 100 draws \((.*) to (.*) % of all, with 95 % confidence\)", often(hits, 100))
+    assert found is not None
+    low, high = map(float, found.groups())
+    assert 0 <= low <= hits <= high <= 100
+    assert high - low > 3
+    assert often(0, 100).startswith("0 of 100 draws (0.0 to 3.7 %")
 
 
 def test_two_copies_disagree_and_the_first_place_is_told() -> None:

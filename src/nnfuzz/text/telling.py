@@ -14,6 +14,8 @@ from nnfuzz.text.codec import SURROGATES, Codec, lone_surrogate
 OPEN, CLOSE = "«", "»"
 ESCAPED = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\\": "\\\\"}
 MOST_STEPS = 200
+Z = 1.96
+"""Of a normal distribution 95 % lies so many standard deviations about the mean."""
 QUOTES = "it quotes its prompt"
 """In the cause of an error whose message differs from prompt to prompt."""
 
@@ -68,8 +70,17 @@ def rows(finding: Finding) -> list[tuple[str, str]]:
     if "B continues" in details:
         told.append(("B continues", _quoted(str(details["B continues"]))))
     if "draws" in details:
-        told.append(("how often", f"{details['draws']} of {details['of draws']} draws"))
+        told.append(("how often", often(details["draws"], details["of draws"])))
     return told
+
+
+def often(hits: int, draws: int) -> str:
+    """So many draws, and what share of all that says (95 %, Wilson's interval): none of a hundred is not never."""
+    share, spread = hits / draws, Z * Z / draws
+    middle = (share + spread / 2) / (1 + spread)
+    half = Z / (1 + spread) * (share * (1 - share) / draws + spread / 4 / draws) ** 0.5
+    low, high = (min(1.0, max(0.0, x)) for x in (middle - half, middle + half))
+    return f"{hits} of {draws} draws ({100 * low:.1f} to {100 * high:.1f} % of all, with 95 % confidence)"
 
 
 def lines(finding: Finding) -> list[str]:
@@ -83,7 +94,8 @@ def readme(finding: Finding, place: str) -> str:
     parts = [f"# {finding.id} {finding.symptom}", f"{finding.cause[:1].upper()}{finding.cause[1:]}. {_status(finding)}"]
     parts.append("\n".join(f"    {line}" for line in lines(finding)))
     if "draws" in details:
-        parts.append(f"Of {details['of draws']} draws with other noise, {details['draws']} do it.")
+        counted = often(details["draws"], details["of draws"])
+        parts.append(f"With the noise of this run it happens every time; with other noise in {counted}.")
     if details.get("text gives these tokens") is False:
         parts.append("The prompt's text gives other tokens than these: it is reached by ids only.")
     parts.append(
