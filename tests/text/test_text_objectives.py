@@ -105,6 +105,18 @@ def test_repeated_words(text: str, expected: bool) -> None:
     assert hit("repeat:3", text) is expected
 
 
+def test_repetitions_that_the_prompt_holds_are_one_failure() -> None:
+    texts = ["no no no", "yes yes yes", "no no no", "no, no no yes yes yes"]
+    prompts = ["no no. NO", "yes yes yes what", "no no", "yes yes yes"]
+    found = look("repeat:3", texts, prompts).found
+    assert [[f.cause for f in row] for row in found] == [
+        ["a word 3 times in a row, as in the prompt"],
+        ["a word 3 times in a row, as in the prompt"],
+        ["the word 'no' 3 times in a row"],
+        ["the word 'no' 3 times in a row", "a word 3 times in a row, as in the prompt"],
+    ]
+
+
 def test_repeats_have_a_slope_and_a_wish() -> None:
     scores = look("repeat:4", ["a b c", "a a b", "a a a b"]).scores[:, 0]
     assert scores[0] < scores[1] < scores[2] < 1

@@ -22,6 +22,8 @@ SHORTEST_LOOP = 12
 class Repeat(TextObjective):
     """The same word (case-folded) ``times`` in a row, nothing between but spaces and signs.
 
+    Words that the prompt repeats as often itself are one failure together, every other word is its own.
+
     The score is the longest run so far, with the chance that it goes on where the model shows it, over ``times``.
     """
 
@@ -61,6 +63,8 @@ class Repeat(TextObjective):
                 if run == self.times:
                     spans = [(words[n - run + 1].start(), word.end())]
                     cause = f"the word {word[0].casefold()!r} {self.times} times in a row"
+                    if self._held(reading.prompts[row], word[0]):
+                        cause = f"a word {self.times} times in a row, as in the prompt"
                     if all(f.cause != cause for f in found[row]):
                         found[row].append(Found(0, self.symptom, cause, spans))
                 more = 0.0
@@ -69,6 +73,15 @@ class Repeat(TextObjective):
                 best = max(best, run + more)
             scores[row, 0] = min(0.999, best / self.times)
         return Look(found, scores)
+
+    def _held(self, prompt: str, word: str) -> bool:
+        """Whether the prompt repeats it as often itself. What takes that up is one failure, whatever the word."""
+        run = 0
+        for other in _WORD.findall(prompt):
+            run = run + 1 if other.casefold() == word.casefold() else 0
+            if run == self.times:
+                return True
+        return False
 
     def _chance(self, chances: np.ndarray[tuple[int, ...], np.dtype[np.float32]], at: int, word: str) -> float:
         """That the next word begins as the last one did."""
