@@ -13,6 +13,8 @@ from nnfuzz.text.models.base import LanguageModel, Prompts
 from nnfuzz.text.target import TextTarget
 
 MOST_SEEDS = 32
+SAME = 1e-5
+"""States that differ by less of their size are equal but for rounding."""
 
 
 def told(target: TextTarget, prompt: list[int], seeds: list[list[int]]) -> list[str]:
@@ -59,6 +61,10 @@ def _states(target: TextTarget, ids: list[int], seeds: list[list[int]]) -> list[
     here = _apart(target.model, target.other, ids, target)
     if here is None:
         return ["hidden states are not compared: not both models show them, or they differ in size"]
+    if here < SAME:
+        return [
+            "the hidden states are the same there: what differs comes after them, where the choice is made (the head)"
+        ]
     usual = [d for s in seeds[:MOST_SEEDS] if (d := _apart(target.model, target.other, s, target)) is not None]
     said = f"hidden states differ there by {percent(here)} of their size"
     if not usual:
