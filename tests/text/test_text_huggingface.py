@@ -41,11 +41,11 @@ def gpt(tokenizer: Any, kind: str = "GPT2LMHeadModel", **more: Any) -> Any:
     return getattr(transformers, kind)(config).eval()
 
 
-def llama(tokenizer: Any) -> Any:
+def llama(tokenizer: Any, **more: Any) -> Any:
     torch.manual_seed(0)
     config = transformers.LlamaConfig(
         vocab_size=len(tokenizer), hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
-        max_position_embeddings=96, initializer_range=0.4, bos_token_id=0, eos_token_id=0, pad_token_id=0,
+        max_position_embeddings=96, initializer_range=0.4, bos_token_id=0, eos_token_id=0, pad_token_id=0, **more,
     )  # fmt: skip
     return transformers.LlamaForCausalLM(config).eval()
 
@@ -108,6 +108,64 @@ def test_folders(tmp_path: Path, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
     (tmp_path / "empty").mkdir()
     with pytest.raises(UsageError, match=r"holds no config\.json"):
         language_model("empty")
+
+
+def half_saved(model: Any, folder: Path, *gone: str) -> None:
+    """As ``save_pretrained`` does it, but for some tensors."""
+    kept = {n: t for n, t in model.state_dict().items() if not n.endswith(gone)}
+    model.save_pretrained(folder, state_dict=kept)
+
+
+def test_a_folder_without_all_weights_is_refused(
+    tmp_path: Path, tokenizer: Any, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from nnfuzz.cli import main
+
+    half_saved(gpt(tokenizer), tmp_path / "model", "h.1.mlp.c_fc.weight", "h.1.mlp.c_proj.bias")
+    (tmp_path / "prompts.txt").write_text("1 2 3\n")
+    monkeypatch.chdir(tmp_path)
+    capfd.readouterr()
+    assert main(["text", "model", "-s", "prompts.txt", "--objective", "endless", "-n", "10"]) == 2
+    told = capfd.readouterr().err
+    assert "model lacks weights of GPT2LMHeadModel" in told
+    assert "transformer.h.1.mlp.c_fc.weight, transformer.h.1.mlp.c_proj.bias; give" in told
+    assert len(told.strip().splitlines()) == 1
+
+
+def test_a_classifier_that_was_never_trained_is_refused(tmp_path: Path, tokenizer: Any) -> None:
+    half_saved(gpt(tokenizer, "GPT2ForSequenceClassification", num_labels=3), tmp_path / "model", "score.weight")
+    with pytest.raises(UsageError, match=r"lacks weights of GPT2ForSequenceClassification, .*: score\.weight;"):
+        language_model(tmp_path / "model")
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("make", [gpt, llama])
+def test_tied_weights_are_not_missing(tmp_path: Path, tokenizer: Any, make: Any, tied: bool) -> None:
+    model = make(tokenizer, tie_word_embeddings=tied)
+    half_saved(model, tmp_path / "model", "lm_head.weight")
+    if tied:
+        language_model(tmp_path / "model")
+    else:
+        with pytest.raises(UsageError, match=r"lm_head\.weight"):
+            language_model(tmp_path / "model")
+
+
+def test_loading_a_folder_prints_nothing(tmp_path: Path, tokenizer: Any, capfd: pytest.CaptureFixture[str]) -> None:
+    from nnfuzz.text import repro_writing
+
+    log = transformers.utils.logging
+    gpt(tokenizer).save_pretrained(tmp_path / "model")
+    capfd.readouterr()
+    before = log.is_progress_bar_enabled(), log.get_verbosity()
+    try:
+        log.enable_progress_bar()
+        language_model(tmp_path / "model")
+        assert log.is_progress_bar_enabled()
+        repro_writing.opened_model(str(tmp_path / "model"))
+    finally:
+        (log.enable_progress_bar if before[0] else log.disable_progress_bar)()
+    assert log.get_verbosity() == before[1]
+    assert capfd.readouterr() == ("", "")
 
 
 def test_classifiers(tokenizer: Any) -> None:

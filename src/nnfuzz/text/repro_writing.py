@@ -53,7 +53,12 @@ def opened_model(spec: str) -> tuple[Any, Any]:
         names = json.loads((Path(spec) / "config.json").read_text(encoding="utf-8")).get("architectures") or [""]
         classifies = names[0].endswith("Classification")
         kind = "AutoModelForSequenceClassification" if classifies else "AutoModelForCausalLM"
-        model = getattr(transformers, kind).from_pretrained(spec, local_files_only=True, use_safetensors=True)
+        transformers.utils.logging.disable_progress_bar()
+        model, seen = getattr(transformers, kind).from_pretrained(
+            spec, local_files_only=True, use_safetensors=True, output_loading_info=True
+        )
+        if seen["missing_keys"]:
+            raise CannotRun(f"{spec} lacks the weights {', '.join(sorted(seen['missing_keys'])[:3])}")
         words = ("tokenizer.json", "tokenizer_config.json", "vocab.json", "vocab.txt")
         known = any((Path(spec) / n).exists() for n in words)
         tokenizer = transformers.AutoTokenizer.from_pretrained(spec, local_files_only=True) if known else None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -184,18 +186,55 @@ def load_folder(folder: Path, device: str | None = None) -> tuple[Any, Any]:
         raise UsageError(f"{config} is damaged: it is no JSON object") from None
     kind = "AutoModelForSequenceClassification" if names[0].endswith("Classification") else "AutoModelForCausalLM"
     safe = {"local_files_only": True, "trust_remote_code": False}
-    try:
-        model = getattr(transformers, kind).from_pretrained(folder, use_safetensors=True, **safe)
-    except Exception as error:
-        told = " ".join(str(error).split())[:200]
-        raise UsageError(f"{folder} cannot be loaded as {kind}: {told}") from error
-    if device is not None:
-        model = model.to(device)
-    try:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **safe) if _has_tokenizer(folder) else None
-    except Exception as error:
-        raise UsageError(f"the tokenizer in {folder} cannot be loaded: {' '.join(str(error).split())[:200]}") from error
+    with _quietly(transformers):
+        try:
+            model, seen = getattr(transformers, kind).from_pretrained(
+                folder, use_safetensors=True, output_loading_info=True, **safe
+            )
+        except Exception as error:
+            told = " ".join(str(error).split())[:200]
+            raise UsageError(f"{folder} cannot be loaded as {kind}: {told}") from error
+        _complete(folder, type(model).__name__, {*seen["missing_keys"], *(k[0] for k in seen["mismatched_keys"])})
+        if device is not None:
+            model = model.to(device)
+        try:
+            tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **safe) if _has_tokenizer(folder) else None
+        except Exception as error:
+            told = " ".join(str(error).split())[:200]
+            raise UsageError(f"the tokenizer in {folder} cannot be loaded: {told}") from error
+    if extra := sorted(seen["unexpected_keys"]):
+        log = transformers.utils.logging.get_logger("transformers")
+        log.warning(f"{folder}: {type(model).__name__} has no place for {_first_of(extra)}, so they are left out")
     return model, tokenizer
+
+
+@contextmanager
+def _quietly(transformers: Any) -> Iterator[None]:
+    """No progress bars, and no table of what was found in the file: what matters of it is said in a sentence."""
+    log = transformers.utils.logging
+    bars, level = log.is_progress_bar_enabled(), log.get_verbosity()
+    log.disable_progress_bar()
+    log.set_verbosity_error()
+    try:
+        yield
+    finally:
+        log.set_verbosity(level)
+        if bars:
+            log.enable_progress_bar()
+
+
+def _complete(folder: Path, name: str, missing: set[str]) -> None:
+    """transformers fills what is missing with random numbers, and what is found then is true of no model. Weights that
+    are tied to others are not among the missing."""
+    if missing:
+        raise UsageError(
+            f"{folder} lacks weights of {name}, which would be random numbers: {_first_of(sorted(missing))}; give the "
+            "folder of a whole model"
+        )
+
+
+def _first_of(names: list[str], most: int = 3) -> str:
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def import_transformers() -> Any:
