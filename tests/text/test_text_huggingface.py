@@ -105,9 +105,34 @@ def test_folders(tmp_path: Path, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
     words = ["text", "model", "-s", "prompts.txt", "--objective", "utf8", "-n", "100", "--max-new", "12"]
     assert main([*words, "--max-shrink", "40", "--out", "run"]) == 1
     assert main(["repro", "run/findings/F0001"]) == 1
+    (tmp_path / "model").rename(tmp_path / "moved")
+    again, moved = ["run/findings/F0001"], ["--model", "moved"]
+    assert main(["repro", *again]) == 2
+    assert main(["repro", *again, *moved]) == 1
+    assert main(["shrink", *again, *moved, "-n", "20"]) == 0
+    assert main(["explain", *again, *moved]) == 0
+    assert main(["resume", "run", *moved, "-n", "120"]) == 1
     (tmp_path / "empty").mkdir()
     with pytest.raises(UsageError, match=r"holds no config\.json"):
         language_model("empty")
+
+
+def test_the_second_model_of_a_finding_may_be_a_folder(
+    tmp_path: Path, tokenizer: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from nnfuzz.cli import main
+
+    for name, model in (("a", gpt(tokenizer)), ("b", gpt(tokenizer, n_inner=8))):
+        model.save_pretrained(tmp_path / name)
+    (tmp_path / "prompts.txt").write_text("1 2 3\n")
+    monkeypatch.chdir(tmp_path)
+    words = ["text", "a", "b", "-s", "prompts.txt", "--objective", "disagree", "-n", "20", "--max-shrink", "20"]
+    assert main([*words, "--max-new", "4", "--out", "run"]) == 1
+    (tmp_path / "b").rename(tmp_path / "c")
+    assert main(["repro", "run/findings/F0001", "--model-b", "c"]) == 1
+    capsys.readouterr()
+    assert main(["repro", "--help"]) == 0
+    assert "Hugging Face folder" in " ".join(capsys.readouterr().out.replace("│", " ").split())
 
 
 def half_saved(model: Any, folder: Path, *gone: str) -> None:

@@ -122,7 +122,7 @@ def resume(
 
     limits = given(max_inputs=count(max_inputs) if max_inputs else None, max_seconds=seconds)
     with reporting(style.style) as reporter:
-        models = again.models()
+        models = again.models(writes=_of_text(run))
         with reporter.searching():
             done = nnfuzz.resume(run, **models, **limits, reporter=reporter)
     return status(done)
@@ -138,10 +138,22 @@ def _models(place: Path, again: AgainOptions) -> dict[str, Any]:
     from nnfuzz.rerun import is_training
 
     if not is_training(place):
-        return again.models()
+        return again.models(writes=_of_text(place))
     if again.model_b is not None:
         raise UsageError(f"--model-b names the second model of a diff, but {place} is a finding of nnfuzz train")
     return given(model=None if again.model is None else Path(again.model))
+
+
+def _of_text(place: Path) -> bool:
+    """Whether a finding's or a run's directory is one of ``nnfuzz text``. What is damaged is said when it is read."""
+    from nnfuzz.store_files import from_json
+
+    if (place / "finding.json").is_file():
+        told = from_json(place / "finding.json").get("details")
+        told = told.get("run") if isinstance(told, dict) else None
+    else:
+        told = from_json(place / "run.json").get("settings") if (place / "run.json").is_file() else None
+    return isinstance(told, dict) and told.get("job") == "text"
 
 
 def _finding(path: Path) -> Path:

@@ -377,7 +377,14 @@ class AgainOptions:
     """For a finding or run that was made in Python, or whose model has moved."""
 
     model: Annotated[
-        str | None, option("--model", metavar="MODEL", panel=DATA, help=MODEL + ".", default="the one it was made with")
+        str | None,
+        option(
+            "--model",
+            metavar="MODEL",
+            panel=DATA,
+            help=MODEL + "; of nnfuzz text also a Hugging Face folder.",
+            default="the one it was made with",
+        ),
     ] = None
     model_b: Annotated[
         str | None,
@@ -385,12 +392,16 @@ class AgainOptions:
     ] = None
     trust: TrustOption = False
 
-    def models(self) -> dict[str, Any]:
-        """The models that are named here, loaded."""
+    def models(self, *, writes: bool = False) -> dict[str, Any]:
+        """The models that are named here, loaded. ``writes``: they are language models."""
         from nnfuzz.loading import load_model
 
         named = {"model": self.model, "model_b": self.model_b}
         found: dict[str, Any] = {name: spec for name, spec in named.items() if spec is not None}
+        if writes:
+            from nnfuzz.text.models.load import load_given
+
+            return {n: load_given(s) for n, s in found.items()}
         # An ONNX model runs as the one it stands for did: only the finding knows how.
         return {n: s if s.endswith(".onnx") else load_model(s, self.trust) for n, s in found.items()}
 
