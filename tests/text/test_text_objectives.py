@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import re
 import sys
+import unicodedata
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from writers import ALPHABET, Follower, Small, look
 
 from nnfuzz.errors import UsageError
 from nnfuzz.text.codec import pack
 from nnfuzz.text.models import Prompts, Writing, language_model
-from nnfuzz.text.objectives import Together, make_objective, make_objectives
+from nnfuzz.text.objectives import Found, Together, make_objective, make_objectives
 from nnfuzz.text.objectives.endings import common
 from nnfuzz.text.objectives.repeats import SHORTEST_LOOP, loops
+from nnfuzz.text.objectives.spelling import formed
+from nnfuzz.text.objectives.words import Words
 from nnfuzz.text.space import PROMPT
 
 
@@ -45,6 +49,98 @@ def hit(objective: str, text: str, prompt: str = "x") -> bool:
 )
 def test_blacklisted_words(text: str, expected: bool) -> None:
     assert hit("words:bomb", text) is expected
+
+
+FOREIGN = [
+    "café",
+    "über",
+    "naïve",
+    "мой",
+    "한국",
+    "がき",
+    "Ångström",
+    "straße",
+    "हिन्दी",
+    "İstanbul",
+    "ﬁn",
+    "đã ăn",
+]
+
+
+@pytest.mark.parametrize("word", FOREIGN)
+@pytest.mark.parametrize("forms", [("NFC", "NFC"), ("NFC", "NFD"), ("NFD", "NFC"), ("NFD", "NFD")])
+def test_words_with_marks_are_found_however_they_are_composed(word: str, forms: tuple[str, str]) -> None:
+    given, said = (unicodedata.normalize(f, word) for f in forms)
+    found = look(f"words:{given}", [f"see {said} here", f"see {said.upper()}", f"see x{said} here"]).found
+    assert found[0][0].spans == [(4, 4 + len(said))]
+    assert found[1]
+    assert not found[2]
+
+
+@given(st.text(st.characters(categories=["L"]), min_size=1, max_size=6))
+def test_any_word_of_letters_is_found(word: str) -> None:
+    assume(formed(word).bare.strip())  # a few letters of Arabic are a mark on a space
+    for given_, said in product(("NFC", "NFD"), repeat=2):
+        words = Words([unicodedata.normalize(given_, word)])
+        again = Words([words.spec_of(Found(0, "", "")).removeprefix("words:")])
+        text = formed(f"see {unicodedata.normalize(said, word)} here")
+        for one in (words, again):
+            assert any(one._spellings[0].spans(text)), (word, given_, said)
+
+
+@pytest.mark.parametrize(
+    ("word", "text", "expected"),
+    [
+        ("schön", "schon", False),  # another word
+        ("мой", "мои", False),
+        ("かき", "がき", True),  # a mark more
+        ("がき", "かき", False),
+        ("café", "c-a-f-é", True),
+        ("café", "cáfe", False),
+        ("café", "ca\u200bfe\u0301", True),
+        ("đã ăn", "đã  ăn", True),
+        ("한국", "한국어", False),
+        ("ह", "हि", False),
+        ("foo", "\u0301foo", True),
+    ],
+)
+def test_marks_of_a_word_must_be_there(word: str, text: str, expected: bool) -> None:
+    assert hit(f"words:{word}", text) is expected
+
+
+def test_a_word_of_marks_alone_is_none() -> None:
+    with pytest.raises(UsageError, match="names no word"):
+        make_objective("words:\u200b")
+
+
+@pytest.mark.parametrize("form", ["NFC", "NFD"])
+def test_the_score_and_the_wish_of_a_word_with_marks_fit_the_alphabet(form: str) -> None:
+    """Each letter as the alphabet has it: one id, or one and its mark."""
+    said = unicodedata.normalize(form, "é")
+    model = Follower({"c": "a", "a": "f"})
+    model.alphabet = "".join(dict.fromkeys(f"caf{said}x g" + ALPHABET))[: len(ALPHABET)]
+    order = {c: i for i, c in enumerate(model.alphabet)}
+    chain = {"x": "c", "c": "a", "a": "f", "f": said[0], **dict(pairwise(said))}
+    model.table.weight.data[:] = -4.0
+    for c, i in order.items():
+        model.table.weight.data[i, order[chain.get(c, "g")]] = 4.0
+    language = language_model(model)
+    assert language.codec is not None
+    together = Together(make_objectives("words:café"), language.codec, language, None)
+    words = together.parts[0]
+    assert words.wish(0, 0, "") == "caf" + said
+    ids = [language.codec.encode(" ")]
+    model.table.weight.data[order[" "]] = model.table.weight.data[order["x"]]
+    scores, hits = [], []
+    for n in range(1, 4 + len(said)):
+        trace = language.run(Prompts(ids, language.codec), Writing(n))
+        verdict = together.judge(trace, {PROMPT: pack(ids, 1)})
+        scores.append(float(verdict.goals[0, 0]))
+        hits.append(bool(verdict.hits[0]))
+    assert hits == [False] * (2 + len(said)) + [True]
+    assert scores == sorted(scores)
+    assert scores[0] < 0.5
+    assert scores[-1] > 0.9
 
 
 def test_a_word_that_the_prompt_has_begun_is_not_whole() -> None:

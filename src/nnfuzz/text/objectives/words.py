@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -16,19 +15,13 @@ from nnfuzz.errors import UsageError
 from nnfuzz.text.codec import Characters
 from nnfuzz.text.models.base import LanguageModel
 from nnfuzz.text.objectives.base import Found, Look, Reading, TextObjective
+from nnfuzz.text.objectives.spelling import formed, is_inside, is_letter, spellings, start_of_a_word
 from nnfuzz.text.reading import text_of
-
-LOOKALIKES = {
-    "a": "a4@", "b": "b8", "e": "e3", "g": "g9", "i": "i1!|", "l": "l1|", "o": "o0", "s": "s5$", "t": "t7+",
-}  # fmt: skip
-LONG = 4
-"""From this length on letters may stand apart (b-a-d): in shorter words that would be chance."""
-INVISIBLE = {"\u200b", "\u200c", "\u200d", "\u2060", "\ufeff", "\u00ad"}
 
 
 class Words(TextObjective):
-    """Whole words, case-folded, also in simple disguises: look-alike digits and signs, combining marks, invisible
-    characters, and (from four letters on) one sign between all letters.
+    """Whole words, case-folded, however they are composed; also in simple disguises: look-alike digits and signs, more
+    marks than the word has, invisible characters, and (from four letters on) one sign between all letters.
 
     A score is the share of a word that stands at the start of a word, with the probability of its next character.
     """
@@ -38,13 +31,15 @@ class Words(TextObjective):
 
     def __init__(self, words: list[str], spec: str = ""):
         super().__init__()
-        kept = list(dict.fromkeys(" ".join(w.casefold().split()) for w in words if w.strip()))
+        self._spellings = spellings(words)
+        kept = [s.word for s in self._spellings]
         if not kept:
             raise UsageError(f"{spec or 'words:'} names no word: give at least one, for instance words:apple,pear")
         self.words = self.goals = kept
         self.spec = spec or f"words:{','.join(kept)}"
-        self._patterns = [re.compile(pattern_of(w)) for w in kept]
-        self._any = re.compile("|".join(map(pattern_of, kept)))
+        self._said = list(kept)
+        """Each word as the model's alphabet can write it."""
+        self._any = re.compile("|".join(s.pattern for s in self._spellings))
         self._classes: list[list[Tensor]] = []
         self._inside: Tensor | None = None
         self._first: list[list[int]] = []
@@ -69,12 +64,11 @@ class Words(TextObjective):
     def look(self, reading: Reading) -> Look:
         found = reading.none()
         for row, text in enumerate(reading.texts):
-            plain, places = (text.lower(), None) if text.isascii() else unmasked(text)
-            if self._any.search(plain) is None:
+            plain = formed(text)
+            if self._any.search(plain.bare) is None:
                 continue
-            places = places or list(range(len(text)))
-            for goal, pattern in enumerate(self._patterns):
-                spans = [(places[m.start()], places[m.end() - 1] + 1) for m in pattern.finditer(plain)]
+            for goal, spelling in enumerate(self._spellings):
+                spans = list(spelling.spans(plain))
                 spans = [s for s in spans if s[0] or not reading.glued[row]]
                 if spans:
                     word = self.words[goal]
@@ -87,11 +81,11 @@ class Words(TextObjective):
     def wish(self, goal: int, way: int, text: str) -> str | None:
         """The word next, as the model's ids begin words (twice: other places may do better), or where most of it
         stands now."""
-        word, plain = self.words[goal], text.lower()
+        word, plain = self._said[goal], text.lower()
         if way < 2:
             return f" {word}" if self._spaced and way == 0 else word
         for n in range(len(word) - 1, 0, -1):
-            at = _start_of_a_word(plain, word[:n])
+            at = start_of_a_word(plain, word[:n])
             if at is not None:
                 return text[:at] + word
         return None
@@ -107,13 +101,11 @@ class Words(TextObjective):
 
     def _learn_classes(self, out: Characters) -> None:
         """Per letter of each word, which ids of the alphabet are it; and which ids stand inside words."""
-        plain = [unmasked(c)[0] for c in out.alphabet]
-        self._inside = torch.tensor([bool(re.fullmatch(r"\w", p)) for p in plain])
-        for word in self.words:
-            masks = []
-            for letter in word:
-                likes = LOOKALIKES.get(letter, letter)
-                masks.append(torch.tensor([p != "" and p in likes for p in plain]))
+        self._inside = torch.tensor([is_inside(c) for c in out.alphabet])
+        for goal, word in enumerate(self.words):
+            tries = [(w, _masks(w, out)) for w in (word, unicodedata.normalize("NFD", word), formed(word).bare)]
+            said, masks = next((t for t in tries if all(bool(m.any()) for m in t[1])), tries[0])
+            self._said[goal] = said
             self._classes.append(masks)
 
     def _scores(self, reading: Reading) -> NDArray[np.float64]:
@@ -151,9 +143,9 @@ class Words(TextObjective):
         """The longest start of a word that stands at the start of a word; of tokens, also the chance of its first."""
         scores = np.zeros((reading.size, len(self.words)))
         for row, text in enumerate(reading.texts):
-            plain = unmasked(text)[0]
-            for goal, word in enumerate(self.words):
-                n = next((n for n in range(len(word) - 1, 0, -1) if _start_of_a_word(plain, word[:n]) is not None), 0)
+            plain = formed(text).bare
+            for goal, word in enumerate(s.bare for s in self._spellings):
+                n = next((n for n in range(len(word) - 1, 0, -1) if start_of_a_word(plain, word[:n]) is not None), 0)
                 scores[row, goal] = n / (len(word) + 1)
         if watched is not None and self._watch is not None and self._first:
             for goal, ids in enumerate(self._first):
@@ -168,35 +160,9 @@ class Words(TextObjective):
         self._watch = torch.tensor(watch)
 
 
-def pattern_of(word: str) -> str:
-    """A regular expression for a word in unmasked text."""
-    letters = []
-    for c in word:
-        letters.append(r"\s+" if c == " " else f"[{re.escape(LOOKALIKES[c])}]" if c in LOOKALIKES else re.escape(c))
-    whole = "".join(letters)
-    if len(word) >= LONG and " " not in word:
-        whole += "|" + r"[^\w\s]".join(letters) + "|" + "_".join(letters)
-    return rf"(?<!\w)(?:{whole})(?!\w)"
-
-
-def unmasked(text: str) -> tuple[str, list[int]]:
-    """Case-folded, without marks and invisible characters; and the place in ``text`` of each character of it."""
-    if text.isascii():
-        return text.lower(), list(range(len(text)))
-    plain, places = [], []
-    for place, character in enumerate(text):
-        if character in INVISIBLE:
-            continue
-        for c in _plain(character):
-            plain.append(c)
-            places.append(place)
-    return "".join(plain), places
-
-
-@lru_cache(1 << 16)
-def _plain(character: str) -> str:
-    """Case-folded, without marks."""
-    return "".join(c for c in unicodedata.normalize("NFKD", character).casefold() if not unicodedata.combining(c))
+def _masks(word: str, out: Characters) -> list[Tensor]:
+    """Per character of the word, which ids of the alphabet are it."""
+    return [torch.tensor([is_letter(c, letter) for c in out.alphabet]) for letter in word]
 
 
 def load_words(path: str | Path) -> list[str]:
@@ -206,16 +172,6 @@ def load_words(path: str | Path) -> list[str]:
     if not words:
         raise UsageError(f"{path} holds no words: write one a line")
     return words
-
-
-def _start_of_a_word(text: str, start: str) -> int | None:
-    """The first place where a word begins so."""
-    at = text.find(start)
-    while at >= 0:
-        if at == 0 or not (text[at - 1].isalnum() or text[at - 1] == "_"):
-            return at
-        at = text.find(start, at + 1)
-    return None
 
 
 def _begins_with_space(model: LanguageModel, word: str) -> bool:
