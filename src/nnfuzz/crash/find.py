@@ -56,6 +56,11 @@ def find_crash(path: str | Path, models: Sequence[str] = ()) -> tuple[Finding | 
             f"{path} was started in Python, and another process cannot load a model that has no name: write a function "
             f"that makes it into a file and give it, nnfuzz crash {typed(path)} --model file.py:make{second}"
         )
+    if manifest.get("settings", {}).get("job") == "text":
+        raise Unsupported(
+            f"{path} is a run in text, whose batch cannot be made again: run the part of the model that takes the "
+            "process down in a process of its own (subprocess, multiprocessing), and raise an exception where that dies"
+        )
     if manifest.get("settings", {}).get("job") not in ("nan", "diff", "fuzz", "rows"):
         raise Unsupported(f"{path} is no search that goes batch by batch, so the batch in hand cannot be made again")
     batch = counters.get("batches", 0) + 1 if counters else 0

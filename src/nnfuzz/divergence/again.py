@@ -40,12 +40,14 @@ def sensitivity(
     with RunStore.open(run, writable=False) as store:
         manifest, findings = store.manifest, store.findings()
     context = manifest.get("context", {})
-    live = {"compare": compare or object_by_name(context, "compare")}
-    settings = Settings.from_json(manifest["settings"], **live)
-    if settings.job != "diff" or settings.as_ is None:
+    asked = manifest["settings"]
+    if asked.get("job") != "diff" or asked.get("as_") is None:
         raise UsageError(
-            f"{run} is no diff of a model with its own copy (--as), so there is no layer that could be left as it was"
+            f"{run} is no diff of a model with its own copy (nnfuzz diff --as), so there is no layer that could be left "
+            "as it was"
         )
+    live = {"compare": compare or object_by_name(context, "compare")}
+    settings = Settings.from_json(asked, **live)
     settings.context = with_copy(context, Path(run))
     a = given_model(model, context, "model") or model_by_name(context, "model", run)
     job = make_job(settings, a, None, load_seed_groups(Path(run), manifest))

@@ -92,6 +92,7 @@ def resume(
     specs = objective if objective is not None else manifest.get("objectives", [])
     if objective is None and not all(specs):
         raise UsageError("the run had an objective that was given in Python: pass objective= again to resume it")
+    seeds: list[Any] = list(saved_prompts(store.path))  # before the folder changes: the path may be relative
     with started_in(context.get("cwd")):
         settings = TextSettings.from_json(
             manifest["settings"], objectives=specs, max_inputs=max_inputs, max_seconds=max_seconds,
@@ -99,8 +100,8 @@ def resume(
         )  # fmt: skip
         a = _model(context, "model", model, path, settings.device)
         b = _model(context, "model_b", model_b, path, settings.device) if context.get("model_b") or model_b else None
-        seeds: list[Any] = list(saved_prompts(store.path))
         session = TextSession(settings, a, b, seeds, out=path, reporter=reporter, store=store)
+    session.document.check_ids(manifest.get("ids"), str(path))
     return session.run(resume=True)
 
 
@@ -125,6 +126,7 @@ def session_of(finding: Finding, place: str | Path, model: Any, model_b: Any) ->
         settings.max_prompt = max(len(seed), len(ids), 1)
         seeds: list[Any] = [seed or ids]
         session = TextSession(settings, a, b, seeds, alphabet=run.get("alphabet"))
+    session.document.check_ids(run.get("ids"), str(place))
     if finding.symptom == "exception":
         session.setup.target.quoting.causes.add(finding.cause)
         for model in (session.setup.model, session.setup.other):

@@ -15,6 +15,8 @@ from nnfuzz.text.prompts import ARRAYS, as_prompts, load_prompts
 from nnfuzz.text.session import TextSession
 from nnfuzz.text.settings import TextSettings
 
+REPORTS = ("start", "update", "note", "finding", "end", "close")
+
 
 def fuzz_text(
     model: Any,
@@ -72,6 +74,12 @@ def fuzz_text(
         UsageError: something in the arguments is wrong, said in one sentence.
         ModelFailure: the model raises on every seed.
     """
+    if out is not None and not isinstance(out, str | Path):
+        raise UsageError(f"out is {out!r:.40}, but it is the path of a run directory")
+    if reporter is not None and not all(callable(getattr(reporter, name, None)) for name in REPORTS):
+        raise UsageError(f"reporter is {reporter!r:.40}, but it has the methods {', '.join(REPORTS)}, or is None")
+    if context is not None and not isinstance(context, dict):
+        raise UsageError(f"context is {context!r:.40}, but it is a dict of facts about the run")
     named = {"model": model, "model_b": model_b}
     known = dict(context or {})
     for which, given in named.items():
@@ -98,6 +106,6 @@ def fuzz_text(
 def _is_path(seeds: Any) -> bool:
     if not isinstance(seeds, str):
         return False
-    if seeds.endswith((".txt", ".jsonl", *ARRAYS)) or (Path(seeds) / "run.json").is_file():
+    if seeds.endswith((".txt", ".jsonl", ".json", *ARRAYS)) or (Path(seeds) / "run.json").is_file():
         return True
     raise UsageError(f"the seeds are the text {shown(seeds)}: give a list of texts, or a path to .txt or .jsonl")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import platform
 import sys
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import numpy as np
 import torch
 
 import nnfuzz
+from nnfuzz.errors import UsageError
 from nnfuzz.findings.finding import Finding
 from nnfuzz.report.base import InputRow, RunInfo
 from nnfuzz.seeds import SeedGroup
@@ -23,6 +26,9 @@ from nnfuzz.text.objectives import Together
 from nnfuzz.text.settings import JOB, TextSettings
 from nnfuzz.text.setup import Setup
 from nnfuzz.text.space import PROMPT
+
+KNOWN = 4096
+"""Ids of a vocabulary whose texts are looked at to see whether it is the same."""
 
 
 @dataclass
@@ -40,6 +46,27 @@ class RunDocument:
         codec = self.setup.codec
         return codec.alphabet if isinstance(codec, Characters) and self.setup.model.codec is None else None
 
+    @cached_property
+    def ids(self) -> dict[str, Any]:
+        """What the ids of prompts mean, so that a model for which they mean something else is noticed."""
+        codec = self.setup.codec
+        pieces = codec.alphabet if isinstance(codec, Characters) else codec.pieces(range(min(codec.size, KNOWN)))
+        text = "\0".join(pieces)
+        digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+        return {"unit": codec.unit, "size": codec.size, "digest": digest}
+
+    def check_ids(self, then: dict[str, Any] | None, place: str) -> None:
+        """Raises ``UsageError`` when what ``place`` holds was written in other ids."""
+        now = self.ids
+        if then is None or then == now:
+            return
+        units = [f"{of['size']:,} {of['unit']}s" for of in (then, now)]
+        how = f"{units[0]} then, {units[1]} now" if units[0] != units[1] else f"{units[0]}, but not the same ones"
+        raise UsageError(
+            f"the prompts of {place} are kept as ids, and these have another meaning for this model ({how}): give the "
+            "model as it was, or begin a new run"
+        )
+
     def manifest(self) -> dict[str, Any]:
         """What run.json holds."""
         context = self.settings.context
@@ -54,6 +81,7 @@ class RunDocument:
             "settings": self.settings.to_json(),
             "objectives": [part.spec for part in self.together.parts],
             "alphabet": self.alphabet,
+            "ids": self.ids,
             "unit": "sample",
             "inputs": [vars(self.input_row())],
         }
@@ -69,6 +97,7 @@ class RunDocument:
             "objective": finding.details.pop("objective", None),
             "settings": self.settings.to_json(),
             "alphabet": self.alphabet,
+            "ids": self.ids,
             "torch": torch.__version__,
             "fingerprint": self.fingerprint,
         }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from nnfuzz.text.given import kind_of
 from nnfuzz.text.reading import text_of
 
 Prompt = str | list[int]
+TABLES = (".csv", ".tsv", ".parquet", ".xlsx", ".yaml", ".yml", ".xml")
 ARRAYS = (".npy", ".npz", ".safetensors", ".pt")
 SEEDS = "the seeds"
 """What seeds are called that were given as objects, not as a file."""
@@ -34,7 +35,18 @@ def load_prompts(spec: str | Path) -> list[Prompt]:
         if isinstance(found, dict) and len(found) == 1:
             found = next(iter(found.values()))
         return as_prompts(found, str(path))
+    if path.suffix in TABLES:
+        raise UsageError(
+            f"{path} is no list of prompts: seeds of text are .txt (a prompt a line), .jsonl, .json or an array of "
+            "ids; write the column of prompts into one of these"
+        )
     text = text_of(path, "a list of prompts", "seeds of text are .txt (a prompt a line), .jsonl or an array of ids")
+    if path.suffix == ".json":
+        try:
+            found = json.loads(text)
+        except ValueError as error:
+            raise UsageError(f"{path} is no JSON ({error}): a prompt a line is .txt, an object a line .jsonl") from None
+        return as_prompts([_keyed(each, f"{path}[{n}]") for n, each in enumerate(_listed(found, path))], str(path))
     if path.suffix == ".jsonl":
         return as_prompts([_from_json(line, n, path) for n, line in _lines(text)], str(path))
     return as_prompts([line for _, line in _lines(text)], str(path))
@@ -44,6 +56,10 @@ def as_prompts(given: Any, where: str = SEEDS) -> list[Prompt]:
     """A text, a list of texts or of lists of ids, or an integer array ``(n, length)`` padded with −1."""
     if isinstance(given, str):
         given = [given]
+    if isinstance(given, np.ndarray) and given.dtype.kind in "UO":
+        given = given.tolist()
+    if isinstance(given, Mapping):
+        raise UsageError(f"{_subject(where, 'be')} a dict, but prompts are a list of texts, or of lists of ids")
     if isinstance(given, torch.Tensor | np.ndarray):
         given = _rows(torch.as_tensor(given), where)
     if not isinstance(given, Iterable):
@@ -97,10 +113,20 @@ def _from_json(line: str, number: int, path: Path) -> Any:
         found = json.loads(line)
     except ValueError as error:
         raise UsageError(f"{path}, line {number}, is no JSON ({error})") from None
+    return _keyed(found, f"{path}, line {number},")
+
+
+def _listed(found: Any, path: Path) -> list[Any]:
+    if not isinstance(found, list):
+        raise UsageError(f"{path} holds {kind_of(found)}, but prompts are a list of texts, lists of ids or objects")
+    return found
+
+
+def _keyed(found: Any, where: str) -> Any:
     if isinstance(found, dict):
         key = next((k for k in KEYS if k in found), None)
         if key is None:
-            raise UsageError(f"{path}, line {number}, has none of the keys {', '.join(KEYS)}")
+            raise UsageError(f"{where} has none of the keys {', '.join(KEYS)}")
         return found[key]
     return found
 

@@ -15,7 +15,6 @@ from nnfuzz.interrupt import stop_on_signal
 from nnfuzz.report.base import Reporter, SilentReporter
 from nnfuzz.report.words import near, plural, typed
 from nnfuzz.run import Run
-from nnfuzz.speed import raw_rate
 from nnfuzz.stats import Stats
 from nnfuzz.store import NullStore, RunStore
 from nnfuzz.text import firstlook
@@ -25,8 +24,9 @@ from nnfuzz.text.document import RunDocument, save_prompts
 from nnfuzz.text.examine import TextExaminer
 from nnfuzz.text.frontier import GoalFrontier
 from nnfuzz.text.models.base import OutOfTime
-from nnfuzz.text.models.blackbox import BlackBox
+from nnfuzz.text.models.blackbox import MOST_JUDGED, BlackBox
 from nnfuzz.text.objectives import Together, make_objectives
+from nnfuzz.text.objectives.base import TextObjective
 from nnfuzz.text.prompts import Prompt
 from nnfuzz.text.settings import TextSettings
 from nnfuzz.text.setup import Setup, set_up
@@ -57,6 +57,7 @@ class TextSession:
         self.settings, self.reporter, self.out, self.store = settings, reporter or SilentReporter(), out, store
         known = alphabet if store is None else store.manifest.get("alphabet")
         self.parts = make_objectives(settings.objectives)
+        _check_pair(self.parts, model_b is not None or settings.as_ is not None)
         self.setup: Setup = set_up(settings, model, model_b, seeds, known)
         self.together = Together(self.parts, self.setup.codec, self.setup.model, self.setup.other)
         _check_room(self.together, settings.max_new)
@@ -92,7 +93,6 @@ class TextSession:
                 self._say_if_over(fuzzer.stats)
             else:
                 firstlook.look_at_seeds(fuzzer, self.together, self.groups)
-            fuzzer.stats.raw_rate = raw_rate(self.setup.target, firstlook.largest(self.groups), fuzzer.most_rows)
             return self._loop(fuzzer, store)
         except NnfuzzError as error:
             self._keep_what_was_found(error, fuzzer, store)
@@ -153,6 +153,13 @@ class TextSession:
             what = "gradients" if climber.gradients else "wishes"
             notes.append(f"{what} could not be followed ({climber.trouble}): the search went on without")
             self.reporter.note(notes[-1])
+        for model in (self.setup.model, self.setup.other):
+            if isinstance(model, BlackBox) and model.cut:
+                notes.append(
+                    f"{model.cut:,} answers of {model.name} were longer than {MOST_JUDGED:,} characters: only their "
+                    "beginning was judged"
+                )
+                self.reporter.note(notes[-1])
         self.reporter.end(stats, findings, store.path)
         return Run(findings, stats, fuzzer.corpus, store.path, notes)
 
@@ -221,11 +228,21 @@ class TextSession:
         error.args = (f"{error} (batch {batches}; {there}: nnfuzz resume {typed(store.path)} goes on)",)
 
 
+def _check_pair(parts: list[TextObjective], second: bool) -> None:
+    """A second model is there to be compared."""
+    if second and not any(part.name == "disagree" for part in parts):
+        asked = ", ".join(part.spec or part.name for part in parts)
+        raise UsageError(
+            f"there is a second model (MODEL_B or --as), but only {asked} is looked for, which judges the first alone: "
+            "add --objective disagree, or leave the second out"
+        )
+
+
 def _check_room(together: Together, max_new: int) -> None:
     """What the model has no room to do wrong would be searched for in vain."""
     unit = together.model.out.unit
     for part in together.parts:
-        if (need := part.needs(unit)) > max_new:
+        if together.model.bounded and (need := part.needs(unit)) > max_new:
             raise UsageError(
                 f"{part.spec} needs an output of {need:,} {unit}s at least, but --max-new (max_new) is {max_new:,}: "
                 "give a larger one, or ask for less"

@@ -8,8 +8,9 @@ from numbers import Real
 from typing import Any
 
 from nnfuzz.errors import UsageError
+from nnfuzz.settings import MOST_SEED
 from nnfuzz.text.coverage import NAMES
-from nnfuzz.text.models.base import Writing
+from nnfuzz.text.models.base import MOST_NEW, Writing
 from nnfuzz.text.models.copies import PRECISIONS
 
 JOB = "text"
@@ -69,8 +70,14 @@ class TextSettings:
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise UsageError(f"{name} is {value}, but it is a limit: give a positive number, or leave it out")
-        if not isinstance(self.seed, int) or self.seed < 0:
-            raise UsageError(f"seed is {self.seed!r}, but it is a whole number from 0 up")
+        for name in ("seed", "sample_seed"):
+            if not 0 <= getattr(self, name) <= MOST_SEED:
+                raise UsageError(f"{name} is {getattr(self, name)!r}, but it is a whole number from 0 to 2^62")
+        if self.max_prompt is not None and self.max_prompt > MOST_NEW:
+            raise UsageError(
+                f"max_prompt is {self.max_prompt:,}, but a prompt of more than {MOST_NEW:,} characters or tokens "
+                "cannot be searched: give a smaller --max-prompt"
+            )
         if self.radius is not None and not self.radius >= 0:
             raise UsageError(f"radius is {self.radius}, but it is a distance: give a number from 0 up")
         if self.max_corpus < 64:
@@ -80,12 +87,21 @@ class TextSettings:
         """Numbers where numbers belong."""
         for name in _WHOLE:
             value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+            optional = _DEFAULTS[name] is None and value is None
+            if not optional and (isinstance(value, bool) or not isinstance(value, int)):
                 raise UsageError(f"{name} is {value!r:.40}, but it is a whole number")
         for name in ("temperature", "radius", "max_seconds"):
             value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, Real)):
+            optional = _DEFAULTS[name] is None and value is None
+            if not optional and (isinstance(value, bool) or not isinstance(value, Real)):
                 raise UsageError(f"{name} is {value!r:.40}, but it is a number")
+        for name in ("gradients", "allow_special", "stop_on_first"):
+            if not isinstance(getattr(self, name), bool):
+                raise UsageError(f"{name} is {getattr(self, name)!r:.40}, but it is True or False")
+        if not isinstance(self.context, dict):
+            raise UsageError(f"context is {self.context!r:.40}, but it is a dict of facts about the run")
+        if self.mutators is not None and not len(self.mutators):
+            raise UsageError("mutators is empty, but a search needs at least one: name some, or leave it out for all")
         for name in ("dictionary", "mutators"):
             value = getattr(self, name)
             several = isinstance(value, Sequence) and not isinstance(value, str | bytes)
@@ -103,3 +119,6 @@ class TextSettings:
         known = {f.name for f in fields(TextSettings)}
         values = {n: v for n, v in data.items() if n in known} | {n: v for n, v in live.items() if v is not None}
         return TextSettings(**values)
+
+
+_DEFAULTS = {f.name: f.default for f in fields(TextSettings)}
