@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from writers import Small
+from writers import Small, look
 
 import nnfuzz
-from nnfuzz.text.models import Prompts, Writing, language_model
+from nnfuzz.text.coverage import gram_counts
+from nnfuzz.text.models import Prompts, Writing, blackbox, language_model
 from nnfuzz.text.models.base import MOST_NEW, OutOfTime
-from nnfuzz.text.models.blackbox import BlackBox
+from nnfuzz.text.models.blackbox import MOST_JUDGED, BlackBox
 from nnfuzz.text.models.recurrent import LogitsModule
 
 SEEDS = ["hello there", "a cat."]
@@ -79,19 +80,66 @@ def test_long_answers_are_asked_for_in_parts_and_cut() -> None:
     codec = model.out
     prompts = Prompts([[65]] * 2, codec)
     first, second = (model.run(prompts, Writing(max_new=5)).outputs for _ in range(2))
-    assert first["tokens"].tolist() == [[ord(c) for c in "é\ud800😀é\ud800"]] * 2
+    assert first["tokens"].shape == (2, MOST_JUDGED)
+    assert first["tokens"][1, :5].tolist() == [ord(c) for c in "é\ud800😀é\ud800"]
     assert torch.equal(first["tokens"], second["tokens"])
-    assert not first["ended"].any()
+    assert first["ended"].all()
+    assert model.cut == 4
     model.run(Prompts([[65]] * 12, codec), Writing(max_new=5))
     assert asked == [2, 2, 7, 5]
 
 
 @pytest.mark.parametrize("size", [1, 4, 5, 6])
-def test_bytes_are_cut_at_whole_characters(size: int) -> None:
+def test_bytes_are_cut_at_whole_characters(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blackbox, "MOST_JUDGED", size)
     text = "é😀a\u20ac" * 3
     model = language_model(lambda prompts: [text.encode()[:-1] for _ in prompts])
-    tokens = model.run(Prompts([[65]], model.out), Writing(max_new=size)).outputs["tokens"]
+    tokens = model.run(Prompts([[65]], model.out), Writing(max_new=3)).outputs["tokens"]
     assert tokens[0].tolist() == [ord(c) for c in text[:size]]
+
+
+def test_the_whole_answer_of_a_black_box_is_judged() -> None:
+    """However long, whatever --max-new says; and in batches of answers of different lengths, some of which raise."""
+
+    def generate(prompts: list[str]) -> list[str]:
+        if any(p.startswith("no") for p in prompts):
+            raise ValueError("no")
+        return ["x" * (7 * len(p)) + " foo bar" * 40 + " end" for p in prompts]
+
+    seeds = ["a", "no", "a" * 600, "bb"]
+    how: dict[str, Any] = {"max_inputs": 8, "max_new": 4, "max_shrink": 0}
+    run = nnfuzz.fuzz_text(generate, seeds, objective=["words:end", "repeat:40", "echo:30"], **how)
+    assert "blacklisted word 'end'" in [f.cause for f in run.findings]
+    assert all(f.details["continuation"].endswith("bar end") for f in run.findings if f.symptom != "exception")
+    with pytest.raises(nnfuzz.UsageError, match=r"is a function that returned, so nothing it writes is endless: drop"):
+        nnfuzz.fuzz_text(generate, seeds, objective="endless", **how)
+
+
+def test_two_black_boxes_may_answer_at_different_lengths() -> None:
+    run = nnfuzz.fuzz_text(
+        lambda ps: [p[:3] for p in ps], ["abc", "abcdef"], objective="disagree", model_b=lambda ps: list(ps),
+        max_inputs=4, max_shrink=20,
+    )  # fmt: skip
+    assert [f.details["first differing position"] for f in run.findings] == [3]
+
+
+def test_what_is_not_judged_of_an_answer_is_said() -> None:
+    run = nnfuzz.fuzz_text(lambda ps: ["y" * 100_001 for _ in ps], ["ab"], objective="words:foo", max_inputs=2)
+    assert any("longer than 100,000 characters: only their beginning was judged" in note for note in run.notes)
+
+
+def test_long_outputs_are_judged_as_short_ones() -> None:
+    texts = [f"{'q' * 10}{' '.join(map(str, range(3000)))} {'abcde' * 9}", "abcde" * 9, "nothing here"]
+    found = look("loop:9", texts).found
+    assert [bool(f) for f in found] == [True, True, False]
+    assert found[0][0].details == found[1][0].details
+    prompt = "what(" + texts[0][12_000:12_031] + ") is"
+    echoed = look("echo:30", texts, [prompt] * 3).found
+    assert [bool(f) for f in echoed] == [True, False, False]
+    ((start, stop),) = echoed[0][0].spans
+    assert texts[0][start:stop] == texts[0][12_000:12_031]
+    many = torch.randint(0, 9, (3, 1 << 20))
+    assert torch.equal(gram_counts(many), torch.cat([gram_counts(row[None]) for row in many]))
 
 
 def test_the_bound_is_a_bound() -> None:

@@ -102,6 +102,10 @@ class Target(ABC):
     def describe(self) -> str:
         """One line for the run's header."""
 
+    def joined(self, traces: list[Trace], counts: Sequence[int]) -> Trace:
+        """What it showed of parts of a batch, as of the whole."""
+        return Trace.cat(traces, counts)
+
     def layer_shapes(self) -> Mapping[str, tuple[int, ...]]:
         """What ``Trace.layers`` will hold, for the header; empty when unknown."""
         return {}

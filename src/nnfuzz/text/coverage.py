@@ -14,6 +14,8 @@ from nnfuzz.text.models.base import LanguageModel
 NAMES = ("auto", "pooled", "last", "both", "ngrams", "none")
 GRAMS, BUCKETS = 3, 256
 """Runs of three ids, hashed into so many counts."""
+CELLS = 1 << 21
+"""Ids that are hashed at a time, so that long outputs do not fill the memory."""
 _FACTORS = (1, 1_000_003, 998_244_353)
 
 
@@ -40,6 +42,8 @@ class Grams(vectors._Projected):
 
 def gram_counts(tokens: Tensor) -> Tensor:
     """int64 ``(batch, T)`` → float32 ``(batch, BUCKETS)``; n-grams that hold padding do not count."""
+    if tokens.numel() > CELLS and len(tokens) > 1:
+        return torch.cat([gram_counts(part) for part in tokens.split(max(1, CELLS // tokens.shape[1]))])
     if tokens.shape[1] < GRAMS:
         tokens = torch.nn.functional.pad(tokens, (0, GRAMS - tokens.shape[1]), value=0)
     shifted = [tokens[:, i : tokens.shape[1] - GRAMS + 1 + i] for i in range(GRAMS)]

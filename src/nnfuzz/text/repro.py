@@ -17,6 +17,7 @@ from nnfuzz.findings.parts.needed import needed
 from nnfuzz.text import repro_parts as parts
 from nnfuzz.text import repro_writing as writing
 from nnfuzz.text.codec import unpack
+from nnfuzz.text.models.blackbox import MOST_JUDGED
 from nnfuzz.text.objectives.damage import Disagree
 from nnfuzz.text.space import PROMPT
 
@@ -154,6 +155,7 @@ def _facts(finding: Finding) -> dict[str, Any]:
         "TEXT": str(finding.details.get("prompt", "")),
         "KIND": "text" if settings.get("kind") == "text" else "tokens",
         "MAX_NEW": int(settings.get("max_new", 64)),
+        "MOST_JUDGED": MOST_JUDGED,
         "TEMPERATURE": float(settings.get("temperature", 0.0)),
         "NOISE_SEED": int(settings.get("sample_seed", 0)),
         "OFFENDING": _offending(finding),

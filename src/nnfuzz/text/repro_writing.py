@@ -22,6 +22,7 @@ KIND = "tokens"
 MAX_NEW = 64
 TEMPERATURE = 0.0
 NOISE_SEED = 0
+MOST_JUDGED = 100_000
 
 
 class Written:
@@ -93,7 +94,8 @@ def by_function(generate: Any) -> Written:
     text = bytes(text).decode("utf-8", "surrogateescape") if isinstance(text, bytes | bytearray) else text
     if not isinstance(text, str):
         raise TypeError(f"the model returns {text!r:.60} for this prompt, not a text")
-    return Written(text[:MAX_NEW], [ord(c) for c in text[:MAX_NEW]], len(text) < MAX_NEW)
+    text = text[:MOST_JUDGED]
+    return Written(text, [ord(c) for c in text])
 
 
 def by_logits(model: Any) -> Written:

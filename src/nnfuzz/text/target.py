@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 
@@ -12,7 +12,7 @@ from nnfuzz.callform import staying
 from nnfuzz.errors import NnfuzzError
 from nnfuzz.space import Batch
 from nnfuzz.targets.base import Target, Trace, Want
-from nnfuzz.text.codec import Codec, unpack
+from nnfuzz.text.codec import PAD, Codec, unpack
 from nnfuzz.text.models.base import LanguageModel, Prompts, Writing
 from nnfuzz.text.quoting import Quoting
 from nnfuzz.text.space import PROMPT
@@ -58,7 +58,13 @@ class TextTarget(Target):
             if self.other is not None:
                 second = _on_cpu(self.other.run(prompts, writing, states=False))
                 trace.outputs |= {f"b.{n}": t for n, t in second.outputs.items()}
+                _pad([trace], ("tokens", "b.tokens"))
         return trace
+
+    def joined(self, traces: list[Trace], counts: Sequence[int]) -> Trace:
+        """Texts of one trace may all be shorter than those of another."""
+        _pad(traces, ("tokens", "b.tokens"))
+        return super().joined(traces, counts)
 
     @contextmanager
     def until(self, late: Callable[[], bool]) -> Iterator[None]:
@@ -85,6 +91,17 @@ class TextTarget(Target):
         other = f" against {self.other.describe()}" if self.other is not None else ""
         how = f"drawn at temperature {self.writing.temperature:g}" if self.writing.temperature else "greedy"
         return f"{self.model.describe()}{other}, {how}"
+
+
+def _pad(traces: list[Trace], names: tuple[str, ...]) -> None:
+    """All texts in columns of one width. What a bounded model notes of each step has it already."""
+    found = [t.outputs[n] for t in traces for n in names if n in t.outputs]
+    width = max((t.shape[1] for t in found), default=0)
+    for trace in traces:
+        for n in names:
+            if n in trace.outputs and trace.outputs[n].shape[1] < width:
+                text = trace.outputs[n]
+                trace.outputs[n] = torch.nn.functional.pad(text, (0, width - text.shape[1]), value=PAD)
 
 
 def _on_cpu(trace: Trace) -> Trace:

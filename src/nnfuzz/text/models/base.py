@@ -114,6 +114,8 @@ class LanguageModel(ABC):
     classifies: bool = False
     shows_probabilities: bool = True
     shows_states: bool = True
+    bounded: bool = True
+    """Whether ``Writing.max_new`` bounds what it writes, so that T is ``max_new`` (else that of the longest text)."""
     own_ids: bool = True
     """Whether prompts are the model's own ids (else it is given texts)."""
 

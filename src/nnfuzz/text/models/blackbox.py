@@ -16,6 +16,8 @@ from nnfuzz.text.codec import PAD, CodePoints
 from nnfuzz.text.given import counted, kind_of, shown
 from nnfuzz.text.models.base import LanguageModel, Prompts, Writing
 
+MOST_JUDGED = 100_000
+"""Characters of an answer that are judged: what comes after them is left out, and counted in ``cut``."""
 MOST_CHARACTERS = 1 << 25
 """Characters that the answers of one call may have together, as far as answers so far tell."""
 BAD_BYTE = 0xDC80
@@ -31,11 +33,12 @@ class BlackBox(LanguageModel):
 
     Args:
         generate: takes a list of texts, gives as many texts (or bytes). ``max_new_tokens``, ``temperature`` and
-            ``seed`` are passed where it has parameters of these names.
+            ``seed`` are passed where it has parameters of these names. Its whole answer is judged, however long.
         activations: optional: takes the same list, gives an array ``(n, ...)`` for coverage.
     """
 
     own_ids = False
+    bounded = False
     shows_probabilities = False
 
     def __init__(self, generate: Callable[..., Any], activations: Callable[..., Any] | None = None, name: str = ""):
@@ -51,6 +54,8 @@ class BlackBox(LanguageModel):
         self.shows_states = activations is not None
         self._takes = _parameters(generate)
         self._longest = 1
+        self.cut = 0
+        """Answers that were longer than ``MOST_JUDGED``."""
         self.proven = False
         """Whether it has answered as it should: from then on a wrong answer is no mistake of whoever wrote it."""
 
@@ -61,29 +66,28 @@ class BlackBox(LanguageModel):
             if "seed" not in self._takes:
                 raise UsageError("the model takes no seed, so it cannot be asked for several draws")
             drawn = ({**told, "seed": writing.seed + i} for i in range(len(prompts)))
-            answers = [self._ask([p], d, writing.max_new)[0] for p, d in zip(prompts.texts, drawn, strict=True)]
+            answers = [self._ask([p], d)[0] for p, d in zip(prompts.texts, drawn, strict=True)]
         else:
-            answers = self._in_parts(prompts.texts, told, writing.max_new)
-        tokens = torch.full((len(prompts), writing.max_new), PAD, dtype=torch.int64)
+            answers = self._in_parts(prompts.texts, told)
+        tokens = torch.full((len(prompts), max(1, *map(len, answers))), PAD, dtype=torch.int64)
         ended = torch.ones(len(prompts), dtype=torch.bool)
         for row, text in enumerate(answers):
             points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.int32)
             tokens[row, : len(points)] = torch.from_numpy(points.astype(np.int64))
-            ended[row] = len(points) < writing.max_new
         self.spent += sum(map(len, prompts.texts)) + int((tokens != PAD).sum())
         layers = {"mean": self._states(prompts.texts)} if states and self.activations is not None else {}
         return Trace({"tokens": tokens, "ended": ended}, layers)
 
-    def _in_parts(self, texts: list[str], told: dict[str, Any], most: int) -> list[str]:
-        """All at once, unless answers have been so long that they would fill the memory before they could be cut."""
+    def _in_parts(self, texts: list[str], told: dict[str, Any]) -> list[str]:
+        """All at once, unless answers have been so long that they would fill the memory."""
         answers: list[str] = []
         while len(answers) < len(texts):
             room = max(1, MOST_CHARACTERS // self._longest)
-            answers += self._ask(texts[len(answers) : len(answers) + room], told, most)
+            answers += self._ask(texts[len(answers) : len(answers) + room], told)
         return answers
 
-    def _ask(self, texts: list[str], told: dict[str, Any], most: int) -> list[str]:
-        """The answers, each cut to ``most`` characters."""
+    def _ask(self, texts: list[str], told: dict[str, Any]) -> list[str]:
+        """The answers, as far as they are judged."""
         answers = self.generate(list(texts), **told)
         if not isinstance(answers, Sequence) or isinstance(answers, str | bytes | bytearray):
             raise self._wrong(
@@ -97,25 +101,26 @@ class BlackBox(LanguageModel):
                 "generate(prompts) returns a text for every prompt",
                 f"returns {'fewer' if len(answers) < len(texts) else 'more'} answers than prompts",
             )
-        found = [self._text(a, prompt, most) for a, prompt in zip(answers, texts, strict=True)]
+        found = [self._text(a, prompt) for a, prompt in zip(answers, texts, strict=True)]
         self.proven = True
         return found
 
     def _wrong(self, mistake: str, happening: str) -> Exception:
         return WrongAnswer(happening) if self.proven else UsageError(f"{mistake}: correct what it returns")
 
-    def _text(self, answer: Any, prompt: str, most: int) -> str:
+    def _text(self, answer: Any, prompt: str) -> str:
         if isinstance(answer, str | bytes | bytearray):
             self._longest = max(self._longest, len(answer))
         if isinstance(answer, bytes | bytearray):  # a character has four bytes at most
-            return answer[: 4 * most].decode("utf-8", "surrogateescape")[:most]
+            answer = answer[: 4 * MOST_JUDGED + 4].decode("utf-8", "surrogateescape")
         if not isinstance(answer, str):
             raise self._wrong(
                 f"{self.name} gave {kind_of(answer)} for the prompt {shown(prompt)}, but generate(prompts) returns a "
                 "list of texts (or bytes)",
                 f"returns {kind_of(answer)} for this prompt, not a text",
             )
-        return answer[:most]
+        self.cut += len(answer) > MOST_JUDGED
+        return answer[:MOST_JUDGED]
 
     def _states(self, texts: list[str]) -> Tensor:
         assert self.activations is not None

@@ -23,6 +23,11 @@ class Endless(TextObjective):
         self._end: int | None = None
 
     def bind(self, model: LanguageModel, other: LanguageModel | None) -> None:
+        if not model.bounded:
+            raise UsageError(
+                f"{model.name} is a function that returned, so nothing it writes is endless: drop this objective, "
+                "or ask for what it should not write, for instance loop:4"
+            )
         if model.classifies or (model.end is None and model.shows_probabilities):
             raise UsageError(
                 f"{model.name} has no id that ends a text, so all it writes is endless: drop this objective"
@@ -45,7 +50,7 @@ class Endless(TextObjective):
 
 
 class Empty(TextObjective):
-    """Nothing but white space. The score is the share of it."""
+    """Nothing but white space. The score grows as less is said."""
 
     name = "empty"
     symptom = "empty output"
@@ -56,12 +61,11 @@ class Empty(TextObjective):
 
     def look(self, reading: Reading) -> Look:
         found, scores = reading.none(), []
-        longest = max(1, reading.tokens.shape[1])
         for row, text in enumerate(reading.texts):
             said = len("".join(text.split()))
             if not said:
                 found[row].append(Found(0, self.symptom, "the output is empty", [(0, len(text))]))
-            scores.append(min(0.999, 1 - min(said, longest) / longest))
+            scores.append(min(0.999, 1 / (1 + said)))
         return Look(found, padded_scores(scores))
 
     def searched(self) -> str:
@@ -105,14 +109,38 @@ MOST_COMPARED = 512
 """Of a prompt the last so many characters are compared: what is further away costs more than it tells."""
 
 
+LONG = 4096
+"""A text of more characters is compared by itself, for which there is a quicker way."""
+
+
 def common(prompts: list[str], texts: list[str]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """For every pair the length of the longest stretch that both hold, and where it ends in the text."""
-    points = CodePoints()
     tails = [p[-MOST_COMPARED:] for p in prompts]
+    short = [i for i, t in enumerate(texts) if len(t) <= LONG]
+    longest, end = np.zeros(len(texts), np.int64), np.zeros(len(texts), np.int64)
+    if short:
+        longest[short], end[short] = _by_diagonals([tails[i] for i in short], [texts[i] for i in short])
+    for i in sorted({*range(len(texts))} - {*short}):
+        longest[i], end[i] = _by_search(tails[i], texts[i])
+    return longest, end
+
+
+def _by_search(prompt: str, text: str) -> tuple[int, int]:
+    """One pair: a stretch that is looked for grows whenever it is there."""
+    longest, end = 0, 0
+    for start in range(len(prompt)):
+        while start + longest < len(prompt) and (at := text.find(prompt[start : start + longest + 1])) >= 0:
+            longest, end = longest + 1, at + longest
+    return longest, end
+
+
+def _by_diagonals(tails: list[str], texts: list[str]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Many pairs at once."""
+    points = CodePoints()
     a = pack([points.encode(p) for p in tails], max(1, *map(len, tails)))
     b = pack([points.encode(t) for t in texts], max(1, *map(len, texts)))
-    longest = torch.zeros(len(prompts), dtype=torch.long)
-    end = torch.zeros(len(prompts), dtype=torch.long)
+    longest = torch.zeros(len(tails), dtype=torch.long)
+    end = torch.zeros(len(tails), dtype=torch.long)
     width = b.shape[1]
     for shift in range(1 - a.shape[1], width):  # each shift is one diagonal of the table of all pairs of places
         start, stop = max(0, shift), min(width, a.shape[1] + shift)

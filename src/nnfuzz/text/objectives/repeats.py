@@ -19,6 +19,10 @@ SHORTEST_LOOP = 12
 """Ids that a loop must cover at least: ``....`` or ``haha`` is no failure."""
 
 
+LONG, LONGEST_PERIOD = 4096, 256
+"""In outputs of more ids than that, loops are looked for up to that period: all would take too long."""
+
+
 class Repeat(TextObjective):
     """The same word (case-folded) ``times`` in a row, nothing between but spaces and signs.
 
@@ -148,7 +152,26 @@ def loops(tokens: Tensor, times: int) -> tuple[Tensor, Tensor, Tensor]:
 
     ``tokens``: int64 ``(batch, T)``, −1 where nothing was written.
     """
-    count, length = tokens.shape
+    long = (tokens != PAD).sum(1) > LONG
+    if bool(long.any()):
+        return _apart(tokens, times, long)
+    return _loops(tokens[:, : max(LONG, times)] if tokens.shape[1] > LONG else tokens, times, tokens.shape[1])
+
+
+def _apart(tokens: Tensor, times: int, long: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Rows of more than ``LONG`` ids by themselves."""
+    some, rest = _loops(tokens[long], times, LONGEST_PERIOD * times), _loops(tokens[~long][:, :LONG], times, LONG)
+    found = []
+    for mine, others in zip(some, rest, strict=True):
+        column = mine.new_empty(len(tokens))
+        column[long], column[~long] = mine, others
+        found.append(column)
+    return found[0], found[1], found[2]
+
+
+def _loops(tokens: Tensor, times: int, most: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The same, with periods up to a ``times``-th of ``most``."""
+    count, length = len(tokens), min(tokens.shape[1], most)
     best = torch.ones(count)
     period = torch.ones(count, dtype=torch.long)
     end = torch.zeros(count, dtype=torch.long)
