@@ -135,6 +135,7 @@ def shrink(finding_dir: str | Path, model: Any = None, model_b: Any = None, max_
         shrinker = Shrinker(space, space.anchors(_wrapped(finding.seed, job)), fails, max_inputs)
         small = shrinker.shrink(candidate)
         after, trace = judge_alone(job.target, objective, small)
+        same = after is None or all(torch.equal(small[n], candidate[n]) for n in small)
         if after is not None:
             finding.inputs = {n: t.cpu().clone() for n, t in job.target.model_input(small).items()}
             finding.distance = distance(finding.inputs, finding.seed)
@@ -143,7 +144,8 @@ def shrink(finding_dir: str | Path, model: Any = None, model_b: Any = None, max_
     if changed := changed_since(finding, job, by_name=model is None and model_b is None):
         finding.notes.append(f"when it was shrunk, {changed}")
         finding.details["run"]["fingerprint"] = job.fingerprint
-    finding.save(Path(finding_dir))
+    if not same or changed:
+        finding.save(Path(finding_dir))
     return finding
 
 
@@ -251,7 +253,10 @@ def model_by_name(context: dict[str, Any], which: str, place: str | Path) -> Cal
             return load_model(spec, bool(context.get("trust", False)), runtime_of(context, which))
     except UsageError as error:
         if not folder or Path(folder).is_dir():
-            raise
+            beside = f" in {folder}" if folder else ""
+            raise UsageError(
+                f"{error}: {place} names its model {spec}, to be loaded{beside}; say where it is now with {option}"
+            ) from error
         raise UsageError(f"{error} (the run was started in {folder}, which is gone: give {option})") from error
 
 

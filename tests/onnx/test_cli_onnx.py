@@ -42,6 +42,37 @@ def said(capsys: pytest.CaptureFixture[str], *words: str, status: int) -> str:
     return out.out
 
 
+@pytest.mark.parametrize(
+    ("code", "name", "wider"),
+    [
+        (onnx.TensorProto.FLOAT8E4M3FN, "float8e4m3fn", "float"),
+        (onnx.TensorProto.UINT64, "uint64", "int64"),
+        (onnx.TensorProto.UINT16, "uint16", "int64"),
+        (onnx.TensorProto.INT4, "int4", "int64"),
+    ],
+)
+def test_types_that_cannot_be_mutated_are_refused(
+    desk: Path, capsys: pytest.CaptureFixture[str], code: int, name: str, wider: str
+) -> None:
+    cast = onnx.helper.make_node("Cast", ["x"], ["y"], to=FLOAT)
+    saved(model([cast], [("x", code, ["n", 3])], [("y", FLOAT, ["n", 3])], opset=21), desk / "odd.onnx")
+    for words in (["seeds", "odd.onnx", "--n", "4", "-o", "odd.npz"], ["nan", "odd.onnx", "--seeds", "seeds.npz"]):
+        sentence = said(capsys, *words, status=2)
+        assert f"the input 'x' of odd.onnx is of type {name}, in which torch does not compute" in sentence
+        assert f"declare it as {wider}" in sentence
+
+
+def test_a_model_that_is_gone_is_asked_for(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["nan", "loss.onnx", "--seeds", "seeds.npz", "--range", "-10:10", "--out", "run", *QUICK]
+    said(capsys, *words, status=1)
+    (desk / "loss.onnx").rename(desk / "moved.onnx")
+    for again in (["repro", "run/findings/F0001"], ["explain", "run/findings/F0001"], ["resume", "run"]):
+        sentence = said(capsys, *again, status=2)
+        assert "names its model loss.onnx" in sentence
+        assert "say where it is now with --model" in sentence
+    said(capsys, "repro", "run/findings/F0001", "--model", "moved.onnx", status=1)
+
+
 def test_from_seeds_to_a_repaired_model(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made = said(capsys, "seeds", "loss.onnx", "--n", "12", "-o", "made.npz", "--range", "x=-1:1", status=0)
     assert made.splitlines() == ["x  float32[12, 6]  -1..1, as given", "saved in made.npz"]
@@ -65,7 +96,9 @@ def test_from_seeds_to_a_repaired_model(desk: Path, capsys: pytest.CaptureFixtur
         )
     assert "log in take_log" in said(capsys, "show", finding, status=0)
     assert "loss.onnx" in said(capsys, "show", "run", status=0)
-    said(capsys, "shrink", finding, "--max-inputs", "200", status=0)
+    told = said(capsys, "shrink", finding, "--max-inputs", "200", status=0)
+    assert ("it stays as it was" in told) == Path(finding, "fixed.onnx").is_file()
+    assert ("it stays as it was" in told) != ("fixed.onnx was verified on the input as it was" in told)
     assert "1 finding in 1,000 inputs" in said(capsys, "resume", "run", "--max-inputs", "1000", "--plain", status=1)
 
 

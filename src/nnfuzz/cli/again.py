@@ -52,7 +52,7 @@ def shrink(
     from nnfuzz.rerun import is_training
 
     limit = count(max_inputs) if max_inputs else MOST_TRIES
-    before = _tensors(place)
+    before, repaired = _tensors(place), (place / "fixed.onnx").is_file()
     with quietly():
         smaller = nnfuzz.shrink(place, **_models(place, again), max_inputs=limit)
     if _tensors(place) == before:
@@ -61,6 +61,8 @@ def shrink(
             f"{smaller.id} is already the smallest that was found within {limit:,} {what}: it stays as it was "
             "(-n tries more)"
         )
+    elif repaired:
+        smaller.notes.append("fixed.onnx was verified on the input as it was, and is gone: nnfuzz explain writes it again")
     typer.echo(smaller.headline() if is_training(place) else f"{smaller.id}  {nearness(smaller)}")
     for note in smaller.notes:
         typer.echo(f"note: {note}")

@@ -162,7 +162,7 @@ def no_seeds_at(path: Path) -> None:
 
 
 def save_seeds(path: Path, batch: Mapping[str, Tensor]) -> None:
-    """As ``.npz`` or ``.safetensors``. Raises ``UsageError`` for other names, and for bfloat16 in an ``.npz``."""
+    """As ``.npz`` or ``.safetensors``. Raises ``UsageError`` for other names, and for types that an ``.npz`` does not hold."""
     import numpy as np
 
     try:
@@ -175,6 +175,15 @@ def save_seeds(path: Path, batch: Mapping[str, Tensor]) -> None:
             raise UsageError(f"{path} is neither .npz nor .safetensors: seeds are saved as one of these")
         np.savez(path, **{n: t.numpy() for n, t in batch.items()})  # type: ignore[arg-type]
     except TypeError:
-        raise UsageError(f"{path} cannot hold bfloat16: save the seeds as .safetensors") from None
+        odd = sorted({str(t.dtype).removeprefix("torch.") for t in batch.values() if not _in_numpy(t)})
+        raise UsageError(f"{path} cannot hold {', '.join(odd)}: save the seeds as .safetensors") from None
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error.strerror or error}") from error
+
+
+def _in_numpy(t: Tensor) -> bool:
+    try:
+        t[:0].numpy()
+    except TypeError:
+        return False
+    return True

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import torch
+
 from nnfuzz.errors import MissingExtra, Unsupported, UsageError
 from nnfuzz.onnx.dtypes import NAMES
 
@@ -67,6 +69,19 @@ def provider_named(word: str | None, available: Sequence[str]) -> str:
     )
 
 
+MUTATED = (
+    torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128, torch.bool,
+    torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64,
+)  # fmt: skip
+"""Types of inputs that can be mutated; in the other ones torch neither adds nor compares."""
+NARROW = ("uint4", "int4", "uint2", "int2", "float4e2m1")
+"""Held in wider types by torch, which ONNX Runtime does not take for them."""
+
+
+def _wider(name: str) -> str:
+    return "float" if name.startswith("float") else "int64"
+
+
 def check_inputs(specs: Sequence[Any], model: str) -> None:
     """Every input must be a tensor of numbers. ``specs`` are those of ``graph.py``. Raises ``Unsupported``, and
     ``UsageError`` for an input without an element type."""
@@ -82,4 +97,9 @@ def check_inputs(specs: Sequence[Any], model: str) -> None:
             raise Unsupported(
                 f"the input {spec.name!r} of {model} holds text, and nnfuzz mutates numbers only: "
                 "give the part of the model behind its tokenizer"
+            )
+        if spec.dtype not in MUTATED or NAMES[spec.code] in NARROW:
+            raise Unsupported(
+                f"the input {spec.name!r} of {model} is of type {NAMES[spec.code]}, in which torch does not compute, so "
+                f"it cannot be mutated: declare it as {_wider(NAMES[spec.code])} and put a Cast node behind it"
             )

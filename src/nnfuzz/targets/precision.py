@@ -35,7 +35,10 @@ def derive(
             "bf16, or export it to ONNX first"
         )
     if as_ not in (*DTYPES, "int8"):
-        raise UsageError(f"the precision {as_!r} is not known: choose one of {', '.join([*DTYPES, 'int8'])}")
+        raise UsageError(
+            f"the precision {as_!r} is not known: choose one of {', '.join([*DTYPES, 'int8'])} (of an ONNX model: "
+            "int8-dynamic, int8-static or fp16)"
+        )
     if isinstance(model, torch.jit.ScriptModule | torch.jit.ScriptFunction):
         raise Unsupported(
             f"--as {as_} cannot derive a copy of TorchScript, whose dtypes are compiled in: give the nn.Module that it "
