@@ -17,6 +17,7 @@ import nnfuzz
 from nnfuzz.cli import main
 from nnfuzz.text.codec import Characters
 from nnfuzz.text.explain.influence import influences, told
+from nnfuzz.text.telling import readme
 
 MODEL = """
 import torch
@@ -148,6 +149,34 @@ def test_two_models_are_compared_where_they_part() -> None:
     assert f"the first difference is at step {finding.details['first differing position']}" in said
     assert re.search(r"A writes '.+'; likeliest: '.+' \S+ %, ", said)
     assert "the hidden states are the same there: what differs comes after them" in said
+
+
+class Breaks(Small):
+    """All its logits are NaN after a space."""
+
+    def logits(self, ids: torch.Tensor, state: Any = None) -> tuple[torch.Tensor, Any]:
+        logits, state = super().logits(ids, state)
+        return torch.where((ids == ALPHABET.index(" "))[..., None], torch.nan, logits), state
+
+
+def test_a_model_without_distribution_is_not_given_one() -> None:
+    """No text and no probabilities of a step that had none, neither of one model nor of a pair."""
+    how: dict[str, Any] = {"max_inputs": 20, "max_new": 8, "max_shrink": 40}
+    seeds = ["ab ", "cd "]
+    run = nnfuzz.fuzz_text(Small(), seeds, objective="disagree", model_b=Breaks(), **how)
+    said = nnfuzz.explain(run.findings[0], model=Small(), model_b=Breaks())
+    assert "B's logits are NaN at step 0, so what it writes from there on is arbitrary" in said
+    assert "A writes '" in said
+    assert "B writes" not in said
+    assert "the choice was near" not in said
+    assert 'B continues   "" and then has no distribution to choose from (step 0)' in said
+    run = nnfuzz.fuzz_text(Breaks(), seeds, objective="nonfinite", **how)
+    details = run.findings[0].details
+    assert details["continuation"] == ""
+    assert details["steps"] == [{"text": "no distribution", "probability": None, "margin": None}]
+    page = readme(run.findings[0], "place")
+    assert page.count("| 0 | no distribution | | |") == 1
+    assert "| 1 |" not in page
 
 
 def test_what_was_asked_in_python_says_so() -> None:

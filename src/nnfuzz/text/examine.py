@@ -23,7 +23,7 @@ from nnfuzz.text.objectives.together import Only, Together, cause_of
 from nnfuzz.text.shrink import TextShrinker
 from nnfuzz.text.space import PROMPT
 from nnfuzz.text.target import TextTarget
-from nnfuzz.text.telling import storable, told_steps
+from nnfuzz.text.telling import first_bad, storable, told_steps
 
 DRAWS = 100
 MORE = 5
@@ -268,6 +268,9 @@ class TextExaminer(Examiner):
         if trace is not None and "tokens" in trace.outputs:
             written = unpack(trace.outputs["tokens"])[0]
             told["continuation"] = target.model.out.decode(written)
+            if (stop := first_bad(trace.outputs)) is not None:
+                told["continuation"] = target.model.out.decode(written[:stop])
+                told["no distribution at step"] = stop
             told["steps"] = told_steps(target.model.out, written, trace.outputs)
         elif trace is not None:
             told["classes"] = trace.outputs["classes"][0].tolist()

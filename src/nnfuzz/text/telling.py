@@ -16,6 +16,7 @@ ESCAPED = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\\": "\\\\"}
 MOST_STEPS = 200
 Z = 1.96
 """Of a normal distribution 95 % lies so many standard deviations about the mean."""
+NONE = "no distribution"
 QUOTES = "it quotes its prompt"
 """In the cause of an error whose message differs from prompt to prompt."""
 
@@ -25,10 +26,22 @@ def told_steps(out: Codec, ids: list[int], outputs: dict[str, Tensor]) -> list[d
     if "logp" not in outputs:
         return []
     logp, margin = outputs["logp"][0].tolist(), outputs["margin"][0].tolist()
-    return [
+    stop = first_bad(outputs)
+    told: list[dict[str, Any]] = [
         {"text": piece, "probability": round(math.exp(min(0.0, p)), 6) if p == p else None, "margin": _rounded(m)}
-        for piece, p, m in zip(out.pieces(ids[:MOST_STEPS]), logp, margin, strict=False)
-    ]
+        for piece, p, m in zip(out.pieces(ids[: min(MOST_STEPS, len(ids) if stop is None else stop)]), logp, margin,
+                               strict=False)
+    ]  # fmt: skip
+    if stop is not None and stop < MOST_STEPS:
+        told.append({"text": NONE, "probability": None, "margin": None})
+    return told
+
+
+def first_bad(outputs: dict[str, Tensor], which: str = "") -> int | None:
+    """The first step of a lone prompt at which there was no distribution; what is written from there on is arbitrary.
+    ``which``: "b." for the second model."""
+    bad = outputs.get(f"{which}bad")
+    return int(bad[0].long().argmax()) if bad is not None and bool(bad[0].any()) else None
 
 
 def storable(value: Any) -> Any:
@@ -66,12 +79,18 @@ def rows(finding: Finding) -> list[tuple[str, str]]:
     if QUOTES in finding.cause:
         told.append(("message", visible(str(details.get("message", "")))))
     if "continuation" in details:
-        told.append(("continues", f'"{marked(details["continuation"], details.get("spans", []))}"'))
+        said = f'"{marked(details["continuation"], details.get("spans", []))}"'
+        told.append(("continues", said + _ends(details, "no distribution at step")))
     if "B continues" in details:
-        told.append(("B continues", _quoted(str(details["B continues"]))))
+        told.append(("B continues", _quoted(str(details["B continues"])) + _ends(details, "B has none at step")))
     if "draws" in details:
         told.append(("how often", often(details["draws"], details["of draws"])))
     return told
+
+
+def _ends(details: dict[str, Any], key: str) -> str:
+    """Where it is not known how a text would go on."""
+    return f" and then has no distribution to choose from (step {details[key]})" if key in details else ""
 
 
 def often(hits: int, draws: int) -> str:
@@ -114,7 +133,9 @@ def readme(finding: Finding, place: str) -> str:
 def _table(steps: list[dict[str, Any]]) -> str:
     head = "| step | text | probability | margin |\n|---|---|---|---|"
     rows = [
-        f"| {i} | `{visible(s['text']).replace('|', chr(92) + '|').replace('`', chr(39))}` | {s['probability']} "
+        f"| {i} | {NONE} | | |"
+        if s["text"] == NONE and s["margin"] is None
+        else f"| {i} | `{visible(s['text']).replace('|', chr(92) + '|').replace('`', chr(39))}` | {s['probability']} "
         f"| {s['margin']} |"
         for i, s in enumerate(steps)
     ]

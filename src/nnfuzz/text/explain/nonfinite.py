@@ -40,6 +40,19 @@ def told(target: TextTarget, prompt: list[int], written: list[int], bad: Tensor)
     return [*lines, *_first_operation(call, given)]
 
 
+def kind(model: LanguageModel, ids: list[int]) -> str:
+    """What the logits after these ids are, in a word or two."""
+    try:
+        logits, _, _ = _logits(model, ids)
+    except Exception:
+        return "no distribution"
+    if bool(logits.isnan().any()):
+        return "NaN"
+    return (
+        "+Inf" if bool((logits == torch.inf).any()) else "-Inf" if not bool(logits.isfinite().any()) else "not finite"
+    )
+
+
 def _counted(logits: Tensor) -> str:
     kinds = {"NaN": logits.isnan(), "+Inf": logits == torch.inf, "-Inf": logits == -torch.inf}
     some = [f"{int(m.sum())} {n}" for n, m in kinds.items() if bool(m.any())]

@@ -8,6 +8,7 @@ import statistics
 import torch
 from torch import Tensor
 
+from nnfuzz.text.explain import nonfinite
 from nnfuzz.text.explain.seen import Seen, percent, seen, state_before
 from nnfuzz.text.models.base import LanguageModel, Prompts
 from nnfuzz.text.target import TextTarget
@@ -27,11 +28,22 @@ def told(target: TextTarget, prompt: list[int], seeds: list[list[int]]) -> list[
         return ["alone, both continue it in the same way now"]
     pairs = zip(a.ids, b.ids, strict=False)
     at = next((n for n, (x, y) in enumerate(pairs) if x != y), min(len(a.ids), len(b.ids)))
+    broken = [s.bad for s in (a, b) if s.bad is not None]
+    if broken and min(broken) <= at:
+        return [_broken(which, s, min(broken), prompt) for which, s in (("A", a), ("B", b))]
     lines = [f"the first difference is at step {at}; up to there both write the same"]
     lines += [_side("A", a, at), _side("B", b, at)]
     if not (target.model.own_ids and target.other.own_ids):
         return [*lines, "hidden states are not compared: the models take texts, not ids"]
     return [*lines, *_states(target, [*prompt, *a.ids[:at]], seeds)]
+
+
+def _broken(which: str, one: Seen, at: int, prompt: list[int]) -> str:
+    """A step at which a model has nothing to choose from."""
+    if one.bad != at:
+        return _side(which, one, at)
+    kind = nonfinite.kind(one.model, [*prompt, *one.ids[:at]]) if one.model.own_ids else "no distribution"
+    return f"{which}'s logits are {kind} at step {at}, so what it writes from there on is arbitrary"
 
 
 def _side(which: str, one: Seen, at: int) -> str:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from nnfuzz.text.models.base import LanguageModel, Prompts, Writing
 from nnfuzz.text.target import TextTarget
-from nnfuzz.text.telling import visible
+from nnfuzz.text.telling import first_bad, visible
 
 UNKNOWN = "the model is a black box: it shows no probabilities, so why it chose what it wrote is not known"
 
@@ -22,10 +22,12 @@ class Seen:
     model: LanguageModel
     ids: list[int]
     logp: Tensor | None
+    bad: int | None = None
+    """The first step without a distribution: what is written from there on is arbitrary."""
 
     @property
     def text(self) -> str:
-        return self.model.out.decode(self.ids)
+        return self.model.out.decode(self.ids[: self.bad])
 
     def probability(self, step: int) -> float:
         """Of the id that was chosen. Needs ``logp``."""
@@ -63,7 +65,7 @@ def seen(model: LanguageModel, prompt: list[int], target: TextTarget) -> Seen:
         model.watch = watch
     ids = [i for i in outputs["tokens"][0].tolist() if i >= 0]
     shown = outputs["watched"][0].float().cpu() if "watched" in outputs else None
-    return Seen(model, ids, shown)
+    return Seen(model, ids, shown, first_bad(outputs))
 
 
 def state_before(model: LanguageModel, ids: list[int], target: TextTarget) -> Tensor | None:

@@ -110,22 +110,30 @@ class Disagree(TextObjective):
         first = torch.where(differs.any(1), differs.long().argmax(1), a.shape[1])
         nothing = torch.full_like(a, 1, dtype=torch.float32)
         margin, margin_b = outputs.get("margin", nothing), outputs.get("b.margin", nothing)
+        none = torch.zeros_like(a, dtype=torch.bool)
+        bad, bad_b = outputs.get("bad", none), outputs.get("b.bad", none)
         found = reading.none()
         for row in differs.any(1).nonzero()[:, 0].tolist():
             at = int(first[row])
             mine, other = float(margin[row, at]), float(margin_b[row, at])
-            if mine < self.tie and other < self.tie:
+            broken = bool(bad[row].any() or bad_b[row].any())
+            if mine < self.tie and other < self.tie and not broken:
                 continue
             start = len(reading.out.decode(reading.ids[row][:at]))
-            theirs = [i for i in b[row].tolist() if i >= 0]
+            stops = [int(m[row].long().argmax()) if bool(m[row].any()) else None for m in (bad, bad_b)]
+            theirs = [i for i in b[row].tolist() if i >= 0][: stops[1]]
+            ours = reading.out.decode(reading.ids[row][: stops[0]])
             told = {
                 "first differing position": at,
-                "margin of A there": mine,
-                "margin of B there": other,
+                "margin of A there": None if bad[row, at] else mine,
+                "margin of B there": None if bad_b[row, at] else other,
                 "B continues": reading.out.decode(theirs),
             }
-            spans = [(start, len(reading.texts[row]))]
-            found[row].append(Found(0, self.symptom, "two continuations", spans, _known(min(mine, other)), told))
+            if stops[1] is not None:
+                told["B has none at step"] = stops[1]
+            spans = [(start, len(ours))] if start < len(ours) else []
+            severity = None if bad[row, at] or bad_b[row, at] else _known(min(mine, other))
+            found[row].append(Found(0, self.symptom, "two continuations", spans, severity, told))
         closest = margin.nan_to_num(1e9).amin(1).double()
         return Look(found, (1 / (1 + closest)).clamp(max=0.999).numpy()[:, None])
 
