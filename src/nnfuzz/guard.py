@@ -57,7 +57,7 @@ def run_guarded(target: Target, batch: Batch, want: Want, most_crashes: int = MO
     parts.sort(key=lambda p: p[0])  # row i of the trace is the i-th candidate that ran
     ran = [row for a, b, _ in parts for row in range(a, b)]
     return Guarded(
-        target.joined([t for _, _, t in parts], [b - a for a, b, _ in parts]) if parts else None,
+        target.stacked([t for _, _, t in parts], [b - a for a, b, _ in parts]) if parts else None,
         np.array(ran, np.int64),
         crashed,
     )

@@ -77,6 +77,7 @@ def test_scalars_sequences_and_absent_optionals() -> None:
     assert loaded.run({"x": x, "s": torch.tensor(7), "o": torch.ones(2)})["has"]
     seeds = loaded.read_seeds({"x": x[None], "s": torch.tensor(7)})
     assert seeds.form.names == ("x", "s")
+    assert "not searched: o (optional, and absent in the seeds)" in seeds.notes
     assert seeds.form.bind({"x": x, "s": torch.tensor(7)})[0][2] is None
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import onnx.version_converter
+import onnxruntime
 from onnxruntime import quantization as quant
 
 import onnx
@@ -40,6 +41,8 @@ WAYS = ("int8-dynamic", "int8-static", "fp16")
 TYPES = {"int8": "QInt8", "uint8": "QUInt8", "int16": "QInt16", "uint16": "QUInt16"}
 PER_CHANNEL_FROM = 13
 """The opset from which DequantizeLinear takes one scale a channel."""
+WARNING, FATAL = 2, 4
+"""Severities of ONNX Runtime's own log; the first is what it begins with."""
 MOST_BYTES = 2_000_000_000
 """A protobuf cannot hold more: such models are refused."""
 
@@ -406,11 +409,13 @@ def _quietly() -> Iterator[None]:
     before = [(logger, logger.disabled) for logger in loggers]
     level = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
+    onnxruntime.set_default_logger_severity(FATAL)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
+        onnxruntime.set_default_logger_severity(WARNING)
         logging.disable(level)
         for logger, disabled in before:
             logger.disabled = disabled

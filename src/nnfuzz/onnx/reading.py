@@ -42,11 +42,13 @@ def read_onnx_seeds(seeds: Any, model: OnnxModel) -> Seeds:
             raise UsageError("the list of seeds is empty: give at least one candidate")
         candidates = [reader.named(c) for c in seeds[:MOST_SEEDS]]
         form = form_of(model, candidates[0])
+        reader.say_absent(candidates[0])
         for candidate in candidates:
             reader.check(candidate, dict.fromkeys(candidate, 0))
         return grouped(candidates, form, notes)
     flat = reader.named(seeds)
     form = form_of(model, flat)
+    reader.say_absent(flat)
     return reader.arranged({n: flat[n] for n in form.names}, form)
 
 
@@ -66,6 +68,11 @@ class _Reader:
         self.model, self.notes = model, notes
         self.specs = {s.name: s for s in model.inputs}
         self._converted: set[str] = set()
+
+    def say_absent(self, given: Batch) -> None:
+        absent = [s.name for s in self.model.inputs if s.name not in given]
+        if absent:
+            self._note(f"not searched: {', '.join(absent)} (optional, and absent in the seeds)")
 
     # -------------------------------------------------------------- names and types
 

@@ -100,6 +100,6 @@ def check_inputs(specs: Sequence[Any], model: str) -> None:
             )
         if spec.dtype not in MUTATED or NAMES[spec.code] in NARROW:
             raise Unsupported(
-                f"the input {spec.name!r} of {model} is of type {NAMES[spec.code]}, in which torch does not compute, so "
-                f"it cannot be mutated: declare it as {_wider(NAMES[spec.code])} and put a Cast node behind it"
+                f"the input {spec.name!r} of {model} is of type {NAMES[spec.code]}, in which torch does not compute, "
+                f"so it cannot be mutated: declare it as {_wider(NAMES[spec.code])} and put a Cast node behind it"
             )

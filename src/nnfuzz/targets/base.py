@@ -102,7 +102,7 @@ class Target(ABC):
     def describe(self) -> str:
         """One line for the run's header."""
 
-    def joined(self, traces: list[Trace], counts: Sequence[int]) -> Trace:
+    def stacked(self, traces: list[Trace], counts: Sequence[int]) -> Trace:
         """What it showed of parts of a batch, as of the whole."""
         return Trace.cat(traces, counts)
 

@@ -56,15 +56,24 @@ class TextTarget(Target):
         with staying():
             trace = _on_cpu(self.model.run(prompts, writing, states=want.layers))
             if self.other is not None:
-                second = _on_cpu(self.other.run(prompts, writing, states=False))
+                second = _on_cpu(self._second(self.other, prompts, writing))
                 trace.outputs |= {f"b.{n}": t for n, t in second.outputs.items()}
                 _pad([trace], ("tokens", "b.tokens"))
         return trace
 
-    def joined(self, traces: list[Trace], counts: Sequence[int]) -> Trace:
+    def stacked(self, traces: list[Trace], counts: Sequence[int]) -> Trace:
         """Texts of one trace may all be shorter than those of another."""
         _pad(traces, ("tokens", "b.tokens"))
-        return super().joined(traces, counts)
+        return super().stacked(traces, counts)
+
+    @staticmethod
+    def _second(model: LanguageModel, prompts: Prompts, writing: Writing) -> Trace:
+        try:
+            return model.run(prompts, writing, states=False)
+        except Exception as error:
+            with suppress(Exception):
+                error.raised_by = model.name  # type: ignore[attr-defined]
+            raise
 
     @contextmanager
     def until(self, late: Callable[[], bool]) -> Iterator[None]:
