@@ -35,8 +35,8 @@ def tokenizer() -> Any:
 def gpt(tokenizer: Any, kind: str = "GPT2LMHeadModel", **more: Any) -> Any:
     torch.manual_seed(0)
     config = transformers.GPT2Config(
-        vocab_size=len(tokenizer), n_positions=96, n_embd=16, n_layer=2, n_head=2, initializer_range=0.4,
-        bos_token_id=0, eos_token_id=0, pad_token_id=0, **more,
+        vocab_size=len(tokenizer), n_embd=16, n_layer=2, n_head=2, initializer_range=0.4,
+        bos_token_id=0, eos_token_id=0, pad_token_id=0, **{"n_positions": 96, **more},
     )  # fmt: skip
     return getattr(transformers, kind)(config).eval()
 
@@ -212,3 +212,24 @@ def test_classifiers(tokenizer: Any) -> None:
 def test_prompt_and_continuation_must_fit(tokenizer: Any) -> None:
     with pytest.raises(UsageError, match="takes 96 tokens at most"):
         nnfuzz.fuzz_text((gpt(tokenizer), tokenizer), ["the fox"], objective="loop:3", max_new=96)
+
+
+def test_a_limit_is_told_of_the_model_that_has_it(tokenizer: Any) -> None:
+    wide, narrow = gpt(tokenizer), gpt(tokenizer, n_positions=32)
+    wide.config.name_or_path, narrow.config.name_or_path = "wide", "narrow"
+    for a, b in ((wide, narrow), (narrow, wide)):
+        with pytest.raises(UsageError, match=r"^narrow takes 32 tokens at most"):
+            nnfuzz.fuzz_text((a, tokenizer), ["the fox"], model_b=(b, tokenizer), objective="disagree", max_new=40)
+
+
+def test_what_writes_and_what_classifies_make_no_pair(tokenizer: Any) -> None:
+    writer, judge = gpt(tokenizer), gpt(tokenizer, "GPT2ForSequenceClassification", num_labels=3, n_positions=32)
+    writer.config.name_or_path, judge.config.name_or_path = "writer", "judge"
+    for a, b in ((writer, judge), (judge, writer)):
+        with pytest.raises(UsageError, match=r"^writer writes text and judge is a classifier, so"):
+            nnfuzz.fuzz_text((a, tokenizer), ["the fox"], model_b=(b, tokenizer), objective="disagree")
+
+
+def test_training_mode_is_noticed_and_said(tokenizer: Any) -> None:
+    assert "was in training mode" in language_model((gpt(tokenizer).train(), tokenizer)).notes[0]
+    assert not language_model((gpt(tokenizer), tokenizer)).notes

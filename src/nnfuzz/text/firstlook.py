@@ -47,7 +47,9 @@ def learn(fuzzer: Fuzzer, together: Together, groups: list[SeedGroup]) -> None:
         if len(guarded.crashed) == sum(len(g.index) for g in groups):
             error = guarded.crashed[0][1]
             told = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-            raise ModelFailure(f"the model fails on every seed ({told})")
+            second = getattr(error, "raised_by", None)
+            who = "the model" if second is None else f"the second model, {second},"
+            raise ModelFailure(f"{who} fails on every seed ({told})")
         return
     if fuzzer.keeper.coverage is not None:
         fuzzer.keeper.coverage.fit(guarded.trace, fuzzer.seed)

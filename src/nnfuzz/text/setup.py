@@ -92,11 +92,27 @@ def _models(settings: TextSettings, given: Any, given_b: Any) -> tuple[LanguageM
         return model, language_model(made, name=f"{model.name} as {settings.as_}", **how)
     second = load_given(given_b, settings.device) if isinstance(given_b, str) else given_b
     other = language_model(second, name=settings.context.get("model_b") or "", **how)
+    if second is first or (name and name == settings.context.get("model_b")):
+        other.notes = [f"{other.name} is compared with itself, so only what is not deterministic can differ"]
+    _check_pair(model, other)
+    return model, other
+
+
+def _check_pair(model: LanguageModel, other: LanguageModel) -> None:
+    if model.classifies != other.classifies:
+        generator, classifier = (other, model) if model.classifies else (model, other)
+        raise UsageError(
+            f"{generator.name} writes text and {classifier.name} is a classifier, so they cannot be compared: give two "
+            "of a kind"
+        )
     if model.codec is not None and other.codec is not None and not _alike(model.codec, other.codec):
         raise UsageError(f"{model.name} and {other.name} have different ids, so one prompt cannot be given to both")
     if (model.codec is None) != (other.codec is None):
-        raise UsageError("one model takes ids and the other texts: give --kind text")
-    return model, other
+        ids, texts = (other, model) if model.codec is None else (model, other)
+        raise UsageError(
+            f"{ids.name} takes ids and writes ids, but {texts.name} takes texts and writes texts, so they cannot be "
+            "compared: give both as a function generate(prompts) -> texts"
+        )
 
 
 def _alike(a: Codec, b: Codec) -> bool:
@@ -128,16 +144,16 @@ def _class_of(length: int) -> int:
 
 def _widest(settings: TextSettings, model: LanguageModel, other: LanguageModel | None, prompts: list[list[int]]) -> int:
     width = settings.max_prompt or _class_of(max(map(len, prompts)))
-    bounded = [m for m in (model, other) if m is not None and m.longest is not None]
-    limits = [m.longest for m in bounded if m.longest is not None]
-    if limits:
-        room = min(limits) - (0 if model.classifies else settings.max_new) - 1
+    bounded = [(m, m.longest) for m in (model, other) if m is not None and m.longest is not None]
+    if bounded:
+        tightest, limit = min(bounded, key=lambda b: b[1])
+        room = limit - (0 if model.classifies else settings.max_new) - 1
         if room < 1:
             raise UsageError(
-                f"{model.name} takes {min(limits)} tokens at most, prompt and continuation together: give a smaller "
+                f"{tightest.name} takes {limit} tokens at most, prompt and continuation together: give a smaller "
                 f"--max-new than {settings.max_new}"
             )
-        width = min(width, room) if any(m.own_ids for m in bounded) else width
+        width = min(width, room) if any(m.own_ids for m, _ in bounded) else width
     return width
 
 

@@ -33,9 +33,11 @@ class HuggingFace(LanguageModel):
         self, model: Any, tokenizer: Any = None, *, kind: str = "tokens", allow_special: bool = False, name: str = ""
     ):
         super().__init__()
-        self.model, self.tokenizer = model.eval(), tokenizer
         config = model.config
         self.name = name or getattr(config, "name_or_path", "") or type(model).__name__
+        if any(m.training for m in model.modules()):
+            self.notes.append(f"{self.name} was in training mode and is run in eval mode")
+        self.model, self.tokenizer = model.eval(), tokenizer
         if getattr(config, "is_encoder_decoder", False):
             raise Unsupported(
                 f"{type(model).__name__} is an encoder with a decoder: give a causal model or a classifier"

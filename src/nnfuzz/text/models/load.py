@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from nnfuzz.errors import UsageError
 from nnfuzz.targets.torch import named_device
@@ -65,6 +66,11 @@ def language_model(
         if kind is not None and made.codec is not None and kind != _KIND_OF[made.codec.unit]:
             raise UsageError(f"{made.name} takes {made.codec.unit}s, so --kind {kind} does not fit: leave it out")
         return made
+    if isinstance(model, nn.Module) and not hasattr(model, "generate"):
+        raise UsageError(
+            f"the model is the module {kind_of(model).partition(' ')[2]}, but a module needs logits(ids[, state]) and "
+            "alphabet or vocabulary: give it those, or give a function generate(prompts) -> texts"
+        )
     generate = model if not hasattr(model, "generate") and callable(model) else getattr(model, "generate", None)
     if not callable(generate):
         raise UsageError(

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import inspect
+import operator
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from nnfuzz.errors import UsageError
+from nnfuzz.callform import staying
+from nnfuzz.errors import ModelFailure, NnfuzzError, UsageError
+from nnfuzz.loading.guard import told
 from nnfuzz.targets.base import Trace
 from nnfuzz.text.codec import Characters, Codec, Ids
 from nnfuzz.text.given import kind_of
@@ -32,21 +35,22 @@ class LogitsModule(LanguageModel):
         super().__init__()
         self.module, self.name = module, name or type(module).__name__
         if isinstance(module, nn.Module):
+            if any(m.training for m in module.modules()):
+                self.notes.append(f"{self.name} was in training mode and is run in eval mode")
             module.eval()
             if device is not None:
                 module.to(device)
             first = next(module.parameters(), None)
             self.device = first.device if first is not None else torch.device(device or "cpu")
         self.codec = self.out = _codec_of(module, self.name)
-        self.end = getattr(module, "end", None)
-        self.start: int | None = getattr(module, "start", None)
+        self.end = _id_of(module, "end", self.codec.size, self.name)
+        self.start = _id_of(module, "start", self.codec.size, self.name)
         self.shortest = 0 if self.start is not None else 1
         self._logits: Callable[..., Any] = module.logits
         self.stateful = len(inspect.signature(module.logits).parameters) > 1
         self._axes: list[int] = []
         if self.stateful:
-            with torch.inference_mode():
-                self._axes = self._batch_axes()
+            self._axes = self._looked_at()
         else:
             self.shows_states = False
             self.notes.append("logits takes no state, so every step runs the whole text again")
@@ -185,6 +189,17 @@ class LogitsModule(LanguageModel):
             )
         return logits
 
+    @torch.inference_mode()
+    def _looked_at(self) -> list[int]:
+        """The first time that the module runs: what it raises for the plainest of prompts, it raises for all."""
+        try:
+            with staying():
+                return self._batch_axes()
+        except NnfuzzError:
+            raise
+        except Exception as error:
+            raise ModelFailure(f"{self.name} fails on every prompt ({told(error)})") from error
+
     def _batch_axes(self) -> list[int]:
         """The axis of the batch in each tensor of the state: the one that differs between two and three rows."""
         shapes = []
@@ -221,15 +236,41 @@ class LogitsModule(LanguageModel):
 
 def _codec_of(module: Any, name: str) -> Codec:
     alphabet, vocabulary = getattr(module, "alphabet", None), getattr(module, "vocabulary", None)
-    special = {i for i in (getattr(module, "start", None), getattr(module, "end", None)) if i is not None}
+    sized = isinstance(vocabulary, int) and not isinstance(vocabulary, bool) and vocabulary > 0
+    size = len(alphabet) if isinstance(alphabet, str) else int(vocabulary or 0) if sized else 0
+    named = [_id_of(module, which, size, name) for which in ("start", "end")] if size else []
+    special = {i for i in named if i is not None}
     if isinstance(alphabet, str):
+        if not alphabet:
+            raise UsageError(
+                f"{name} has an empty alphabet, but it must hold at least one character: name its characters"
+            )
+        if twice := next((c for i, c in enumerate(alphabet) if c in alphabet[:i]), None):
+            raise UsageError(
+                f"{name} has {twice!r} twice in its alphabet, but every id is another character: correct it"
+            )
         return Characters(alphabet, [i for i in range(len(alphabet)) if i not in special] if special else None)
-    if isinstance(vocabulary, int) and vocabulary > 0:
-        return Ids(vocabulary, special)
+    if sized:
+        return Ids(size, special)
     raise UsageError(
         f"{name} has logits but says not what its ids are: give it the attribute alphabet (a text) or vocabulary "
         "(a number)"
     )
+
+
+def _id_of(module: Any, which: str, size: int, name: str) -> int | None:
+    value = getattr(module, which, None)
+    if value is None:
+        return None
+    try:
+        found = -1 if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        found = -1
+    if not 0 <= found < size:
+        raise UsageError(
+            f"{name}: {which} is {value!r:.40}, but an id of 0 to {size - 1} is expected: correct it, or leave it out"
+        )
+    return found
 
 
 def _step_of_marks(lengths: list[int]) -> int:
