@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from writers import ALPHABET, Follower, Small, look
 
 from nnfuzz.errors import UsageError
+from nnfuzz.findings.finding import Finding
 from nnfuzz.text.codec import pack
 from nnfuzz.text.models import Prompts, Writing, language_model
 from nnfuzz.text.objectives import Found, Together, make_objective, make_objectives
@@ -23,6 +24,7 @@ from nnfuzz.text.objectives.repeats import SHORTEST_LOOP, loops
 from nnfuzz.text.objectives.spelling import formed
 from nnfuzz.text.objectives.words import Words
 from nnfuzz.text.space import PROMPT
+from nnfuzz.text.telling import named, readme
 
 
 def hit(objective: str, text: str, prompt: str = "x") -> bool:
@@ -326,6 +328,29 @@ def test_objectives_that_fit_no_such_model(word: str, message: str) -> None:
     assert model.codec is not None
     with pytest.raises(UsageError, match=message):
         Together(make_objectives(word), model.codec, model, None)
+
+
+def test_words_are_refused_where_only_numbers_are_written() -> None:
+    module = Small()
+    module.alphabet, module.vocabulary = None, len(ALPHABET)  # type: ignore[assignment]
+    model = language_model(module)
+    assert model.codec is not None
+    with pytest.raises(UsageError, match=r"writes are numbers, and the words foo, bar cannot come: give a model"):
+        Together(make_objectives("words:foo,bar"), model.codec, model, None)
+    Together(make_objectives(["words:17", "regex:1 2"]), model.codec, model, None)
+
+
+def test_what_a_classifier_says_is_told_and_a_name_is_left_as_it_is() -> None:
+    told = "class 1 with logit 1.5, class 0 with logit 0.25, class 2 with logit -2 and 1 more"
+    assert named([0.25, 1.5, -2.0, None]) == told
+    finding = Finding(
+        id="F0001", objective="text", symptom="predicate", cause="obj.py:cls says so", inputs={}, outputs={}, seed={},
+        seed_index=0, lineage=[], distance={}, inputs_tried=1, seconds=0.0, status="confirmed",
+        details={"prompt": "x", "classes": [0.0, 3.0]},
+    )  # fmt: skip
+    page = readme(finding, "place")
+    assert "says          class 1 with logit 3, class 0 with logit 0" in page
+    assert "\nobj.py:cls says so. It fails" in page
 
 
 def test_every_objective_says_what_it_searches() -> None:

@@ -142,6 +142,16 @@ def test_a_mended_model_passes(desk: Path, capsys: pytest.CaptureFixture[str]) -
     assert "not reproduced" in said
 
 
+def test_it_is_tried_as_often_as_nnfuzz_tries_it(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found("models.py:shout", "regex:!!!")
+    Path("seldom.py").write_text(
+        "from itertools import count\nfrom models import shout\ncalls = count()\n"
+        "def third(prompts):\n    return shout(prompts) if next(calls) == 2 else ['' for _ in prompts]\n"
+    )
+    status, said, _ = rerun(capsys, "seldom.py:third")
+    assert (status, said.count("continues")) == (1, 3)
+
+
 def test_what_is_missing_is_said(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found("models.py:Small", "loop:3")
     assert rerun(capsys)[0] == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from typing import Any
 
 import pytest
@@ -33,6 +34,12 @@ def test_what_does_not_come_again_is_flaky_and_not_the_batchs_doing(chance: floa
     for f in flaky:
         assert (f.symptom, f.details["run"]["objective"]) == ("repeated word", "repeat:4")
         assert any("not deterministic" in n for n in f.notes)
+        text = f.details["continuation"]  # the one that failed
+        assert text.endswith(" no" * 5)
+        assert [text[a:b] for a, b in f.details["spans"]] == ["no no no no"]
+    shown = [n for f in flaky for n in f.notes if n.startswith("what is shown is the continuation that failed")]
+    assert shown or chance > 0.1
+    assert all(re.search(r"; asked again, it wrote '.*'$", n) for n in shown)
 
 
 def test_a_steady_one_is_not_accused() -> None:

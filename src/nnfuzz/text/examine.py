@@ -23,8 +23,9 @@ from nnfuzz.text.objectives.together import Only, Together, cause_of
 from nnfuzz.text.shrink import TextShrinker
 from nnfuzz.text.space import PROMPT
 from nnfuzz.text.target import TextTarget
-from nnfuzz.text.telling import first_bad, storable, told_steps
+from nnfuzz.text.telling import first_bad, storable, told_steps, visible
 
+AS_IT_FAILED = ("continuation", "spans", "steps")
 DRAWS = 100
 MORE = 5
 """Times that a finding of a model that wavers is confirmed again."""
@@ -78,6 +79,8 @@ class TextExaminer(Examiner):
             if confirmation.cause is None:
                 confirmation.cause = cause
                 confirmation.status = "flaky" if self.wavers else confirmation.status
+            if confirmation.status != "confirmed":
+                confirmation.cause.details |= {n: v for n, v in cause.details.items() if n in AS_IT_FAILED}
             confirmation.cause.details.setdefault("objective", cause.details.get("objective"))
             found = self._new(hit, confirmation, only) or found
         return found
@@ -101,21 +104,25 @@ class TextExaminer(Examiner):
             raise
         except Exception:
             return []
-        seen = self.objective.all_of(trace, hit.candidate)
-        return [self._told(self.objective.part_of(goal), f) for goal, f in seen] or [self._gone(hit)]
+        reading = self.objective.read(trace, hit.candidate)
+        seen = self.objective.look(reading)[0][0]
+        text = reading.texts[0] if seen and "tokens" in trace.outputs else None
+        return [self._told(self.objective.part_of(goal), f, text) for goal, f in seen] or [self._gone(hit)]
 
     @staticmethod
-    def _told(part: TextObjective, found: Found) -> Cause:
+    def _told(part: TextObjective, found: Found, text: str | None) -> Cause:
+        """``text``: the continuation that it was seen in."""
         cause = cause_of(found)
         cause.details["objective"] = part.spec_of(found)
-        return cause
+        return cause if text is None else _failed(cause, text)
 
     def _gone(self, hit: Hit) -> Cause:
         """What was seen in its batch, and alone no more."""
         assert self.objective is not None
         part, found = self.objective.reported.get(hit.key, (None, None))
-        if self.wavers and part is not None and found is not None:
-            return self._told(part, found)
+        own, text = self.objective.said.get((hit.key, tuple(unpack(hit.candidate[PROMPT])[0])), (found, None))
+        if self.wavers and part is not None and own is not None:
+            return self._told(part, own, text)
         told = {"objective": part.spec_of(found)} if part is not None and found is not None else {}
         symptom = found.symptom if found is not None else TextObjective.symptom
         return Cause(symptom, "misbehaves, but only in its batch", details=told)
@@ -214,9 +221,10 @@ class TextExaminer(Examiner):
         self.reseed(0)
         again, trace = judge_alone(self.target, only, candidate)
         told = {"objective": cause.details.get("objective")}
-        if again is None:  # the places are of another text
+        if again is None and "continuation" not in cause.details:  # the places are of another text
             cause.details.pop("spans", None)
         cause = again or cause
+        told_now = self._words(ids, seed, trace)
         finding = Finding(
             id=known.id if known else self._next_id(),
             objective="text",
@@ -233,14 +241,15 @@ class TextExaminer(Examiner):
             status=status,
             severity=cause.severity,
             count=known.count + hit.count if known else hit.count,
-            details=storable(
-                {**told, **self._goal(cause.text, candidate, trace), **self._words(ids, seed, trace), **cause.details}
-            ),
+            details=storable({**told, **self._goal(cause.text, candidate, trace), **told_now, **cause.details}),
         )
         if status == "batch-only":
             finding.notes.append("it fails only together with the other candidates of its batch, not alone")
         elif status == "flaky":
             finding.notes.append("it does not fail every time: the model is not deterministic")
+        if again is None and "continuation" in cause.details:
+            now = visible(str(told_now.get("continuation", ""))[:80])
+            finding.notes.append(f"what is shown is the continuation that failed; asked again, it wrote '{now}'")
         self._draws(finding, ids)
         return finding
 
@@ -274,6 +283,8 @@ class TextExaminer(Examiner):
             told["steps"] = told_steps(target.model.out, written, trace.outputs)
         elif trace is not None:
             told["classes"] = trace.outputs["classes"][0].tolist()
+            if "b.classes" in trace.outputs:
+                told["B's classes"] = trace.outputs["b.classes"][0].tolist()
         return told
 
     def _draws(self, finding: Finding, ids: list[int]) -> None:
@@ -291,6 +302,12 @@ class TextExaminer(Examiner):
         self.stats.extra_inputs += DRAWS
         finding.details["draws"] = int(Only(self.objective, finding.cause).judge(trace, batch).hits.sum())
         finding.details["of draws"] = DRAWS
+
+
+def _failed(cause: Cause, text: str) -> Cause:
+    """With the continuation in it, whatever the model says when it is asked again."""
+    cause.details |= {"continuation": text, "steps": []}
+    return cause
 
 
 def _kept(ids: list[int]) -> Batch:

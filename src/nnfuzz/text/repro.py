@@ -11,6 +11,7 @@ import inspect
 import re
 from typing import Any
 
+from nnfuzz.findings.confirm import RERUNS
 from nnfuzz.findings.finding import Finding
 from nnfuzz.findings.parts import frame, loading
 from nnfuzz.findings.parts.needed import needed
@@ -106,7 +107,7 @@ def repro_script(finding: Finding) -> str:
         note = "It loads the model by its name." if named else "The model was given in Python: pass it to nnfuzz.repro."
         return _WITH_NNFUZZ.format(why=why, note=note)
     two = _two(finding)
-    check = (parts.still_differ, parts.in_precision) if two else (parts.still_fails,)
+    check = (parts.still_differ, parts.differ_now, parts.in_precision) if two else (parts.still_fails, parts.fails_now)
     more = () if two else (parts.objective_of_run, parts.invalid, parts.recorded)
     body = "\n\n".join(inspect.getsource(f) for f in (*check, *more, *_ALWAYS))
     body = body.replace("still_differ(", "still_fails(")
@@ -148,6 +149,7 @@ def _facts(finding: Finding) -> dict[str, Any]:
         "MODEL": None if run.get("model") is None else str(run["model"]),
         "MODEL_B": None if run.get("model_b") is None else str(run["model_b"]),
         "AS": None if settings.get("as_") is None else str(settings["as_"]),
+        "TRIES": RERUNS,
         "TIE": Disagree.tie,
         "ROOT": str(run.get("cwd") or ""),
         "OBJECTIVE": str(run.get("objective") or ""),

@@ -22,13 +22,19 @@ TEXT = ""
 OFFENDING: list[str] = []
 AS: str | None = None
 TIE = 1e-6
+TRIES = 3
 
 
 def still_fails(spec: str | None = MODEL) -> bool:
-    """Continues the prompt again and looks for what was wrong with the continuation."""
+    """Continues the prompt again, a few times since not every model is deterministic."""
     if spec is None:
         raise CannotRun("the model was given in Python: name it, as in: python repro.py model.py:make")
     pair = staying(opened_model, spec)
+    return any(fails_now(*pair) for _ in range(TRIES))
+
+
+def fails_now(*pair: Any) -> bool:
+    """Continues the prompt once and looks for what was wrong with the continuation."""
     try:
         seen = staying(answered, *pair)
     except Exception as error:
@@ -52,7 +58,7 @@ def still_fails(spec: str | None = MODEL) -> bool:
 
 
 def still_differ(spec: str | None = MODEL, spec_b: str | None = MODEL_B) -> bool:
-    """Gives the prompt to both models and looks whether they answer differently."""
+    """Gives the prompt to both models, a few times, and looks whether they answer differently."""
     if spec is None or (spec_b is None and AS is None):
         raise CannotRun(
             "a model was given in Python: name it, as in: python repro.py model.py:make"
@@ -60,6 +66,11 @@ def still_differ(spec: str | None = MODEL, spec_b: str | None = MODEL_B) -> bool
         )
     pair = staying(opened_model, spec)
     twin = (in_precision(pair[0], AS), pair[1]) if AS is not None else staying(opened_model, str(spec_b))
+    return any(differ_now(pair, twin) for _ in range(TRIES))
+
+
+def differ_now(pair: tuple[Any, Any], twin: tuple[Any, Any]) -> bool:
+    """Gives the prompt to both once."""
     try:
         a, b = staying(answered, *pair), staying(answered, *twin)
     except Exception as error:
@@ -122,7 +133,10 @@ def objective_of_run(spec: str) -> str:
 
 
 def show(which: str, seen: Written) -> None:
-    said = f"continues  {seen.text!r}" if seen.classes is None else f"logits     {seen.classes}"
+    said = f"continues  {seen.text!r}"
+    if seen.classes is not None:
+        best = sorted(range(len(seen.classes)), key=seen.classes.__getitem__, reverse=True)
+        said = "says       " + ", ".join(f"class {i} with logit {seen.classes[i]:.4g}" for i in best)
     print((f"{which}  " if which else f"prompt     {TEXT!r}\n") + said)
 
 

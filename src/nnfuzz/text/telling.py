@@ -13,7 +13,7 @@ from nnfuzz.text.codec import SURROGATES, Codec, lone_surrogate
 
 OPEN, CLOSE = "«", "»"
 ESCAPED = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\\": "\\\\"}
-MOST_STEPS = 200
+MOST_STEPS, MOST_CLASSES = 200, 3
 Z = 1.96
 """Of a normal distribution 95 % lies so many standard deviations about the mean."""
 NONE = "no distribution"
@@ -78,6 +78,9 @@ def rows(finding: Finding) -> list[tuple[str, str]]:
     told = [("prompt", _quoted(str(details.get("prompt", ""))))]
     if QUOTES in finding.cause:
         told.append(("message", visible(str(details.get("message", "")))))
+    for key, label in (("classes", "says"), ("B's classes", "B says")):
+        if key in details:
+            told.append((label, named(details[key])))
     if "continuation" in details:
         said = f'"{marked(details["continuation"], details.get("spans", []))}"'
         told.append(("continues", said + _ends(details, "no distribution at step")))
@@ -86,6 +89,14 @@ def rows(finding: Finding) -> list[tuple[str, str]]:
     if "draws" in details:
         told.append(("how often", often(details["draws"], details["of draws"])))
     return told
+
+
+def named(logits: Sequence[float | None]) -> str:
+    """What a classifier says: its likeliest classes, the first one first. None: a logit that no file can hold."""
+    known = [math.nan if v is None else v for v in logits]
+    order = sorted(range(len(known)), key=lambda i: (known[i] != known[i], -known[i] if known[i] == known[i] else 0))
+    said = ", ".join(f"class {i} with logit {known[i]:.4g}" for i in order[:MOST_CLASSES])
+    return said + (f" and {len(known) - MOST_CLASSES} more" if len(known) > MOST_CLASSES else "")
 
 
 def _ends(details: dict[str, Any], key: str) -> str:
@@ -110,7 +121,7 @@ def lines(finding: Finding) -> list[str]:
 def readme(finding: Finding, place: str) -> str:
     """``README.md`` of a finding."""
     details = finding.details
-    parts = [f"# {finding.id} {finding.symptom}", f"{finding.cause[:1].upper()}{finding.cause[1:]}. {_status(finding)}"]
+    parts = [f"# {finding.id} {finding.symptom}", f"{_begun(finding.cause)}. {_status(finding)}"]
     parts.append("\n".join(f"    {line}" for line in lines(finding)))
     if "draws" in details:
         counted = often(details["draws"], details["of draws"])
@@ -128,6 +139,12 @@ def readme(finding: Finding, place: str) -> str:
     commands = [f"nnfuzz {word} {place}" for word in ("explain", "repro", "shrink")] + [f"python {place}/repro.py"]
     parts.append("## Again\n\n" + "\n".join(f"    {command}" for command in commands))
     return "\n\n".join(parts) + "\n"
+
+
+def _begun(cause: str) -> str:
+    """As a sentence begins, unless its first word is the name of a file or of a function."""
+    first = cause.split(" ", 1)[0]
+    return cause if not first.isalpha() or cause.endswith(" says so") else cause[:1].upper() + cause[1:]
 
 
 def _table(steps: list[dict[str, Any]]) -> str:

@@ -19,7 +19,7 @@ from nnfuzz.text.objectives.together import Only
 from nnfuzz.text.session import TextSession
 from nnfuzz.text.space import PROMPT
 from nnfuzz.text.telling import lines as told_before
-from nnfuzz.text.telling import storable, visible
+from nnfuzz.text.telling import named, storable, visible
 
 _MARKED = ("blacklisted word", "forbidden text", "echo", "invalid UTF-8")
 _REPEATED = ("repeated word", "loop")
@@ -69,7 +69,7 @@ def _where(finding: Finding, session: TextSession, ids: list[int], trace: Trace,
         written = unpack(trace.outputs["tokens"])[0] if "tokens" in trace.outputs else []
         return nonfinite.told(target, ids, written, trace.outputs["bad"][0])
     if target.model.classifies:
-        return [f"logits: {', '.join(f'{v:.4g}' for v in trace.outputs['classes'][0].tolist())}"]
+        return [named(trace.outputs["classes"][0].tolist())]
     now = seen(target.model, ids, target)
     lines = [*_drawn(session, now), *_otherwise(finding, now)]
     if symptom in _REPEATED:

@@ -43,6 +43,8 @@ class Together(Objective):
         """Causes that are findings, and the goal (an index into ``goals``) of each."""
         self.reported: dict[int, tuple[TextObjective, Found]] = {}
         """By the keys of verdicts, what they stood for: what fails only in its batch is never seen again."""
+        self.said: dict[tuple[int, tuple[int, ...]], tuple[Found, str]] = {}
+        """Of the batch that was judged last, by key and prompt: what a model that wavers may never say again."""
         watch = sorted({i for part in parts for i in part.watched(model)}) if model.shows_probabilities else []
         model.watch = watch
         for part in parts:
@@ -80,7 +82,9 @@ class Together(Objective):
         return found, np.concatenate(columns, 1)
 
     def judge(self, trace: Trace, batch: Batch) -> TextVerdict:
-        found, goals = self.look(self.read(trace, batch))
+        reading = self.read(trace, batch)
+        found, goals = self.look(reading)
+        self.said = {}
         hits = torch.tensor([bool(f) for f in found])
         keys = torch.zeros(len(found), dtype=torch.int64)
         fresh = np.zeros(len(found), np.bool_)
@@ -90,6 +94,8 @@ class Together(Objective):
                 fresh[row] = bool(new)
                 goal, first = (new or several)[0]
                 keys[row] = first.key
+                if "tokens" in trace.outputs:
+                    self.said[first.key, tuple(reading.prompt_ids[row])] = first, reading.texts[row]
                 self.reported.setdefault(first.key, (self.parts[self.goals[goal][0]], first))
         goals = np.where(np.isnan(goals), -np.inf, goals)
         still = self.open

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from nnfuzz.errors import UsageError
-from nnfuzz.text.codec import Characters
+from nnfuzz.text.codec import Characters, Ids
 from nnfuzz.text.models.base import LanguageModel
 from nnfuzz.text.objectives.base import Found, Look, Reading, TextObjective
-from nnfuzz.text.objectives.spelling import formed, is_inside, is_letter, spellings, start_of_a_word
+from nnfuzz.text.objectives.spelling import LOOKALIKES, formed, is_inside, is_letter, spellings, start_of_a_word
 from nnfuzz.text.reading import text_of
 
 
@@ -50,6 +50,11 @@ class Words(TextObjective):
     def bind(self, model: LanguageModel, other: LanguageModel | None) -> None:
         if model.classifies:
             raise UsageError("a classifier writes nothing, so words cannot be forbidden to it")
+        if isinstance(model.out, Ids) and not any(_of_numbers(w) for w in self.words):
+            raise UsageError(
+                f"{model.name} has no tokenizer, so what it writes are numbers, and {self.searched()} cannot come: "
+                "give a model with its tokenizer or alphabet, or words of digits"
+            )
         if isinstance(model.out, Characters) and model.shows_probabilities:
             self._learn_classes(model.out)
         elif model.shows_probabilities:
@@ -158,6 +163,11 @@ class Words(TextObjective):
     def remember_watch(self, watch: list[int]) -> None:
         """Which ids the columns of ``watched`` are."""
         self._watch = torch.tensor(watch)
+
+
+def _of_numbers(word: str) -> bool:
+    """Whether it may stand in ids that are written as numbers with spaces between; letters may be look-alikes."""
+    return all(c == " " or c.isdigit() or any(d.isdigit() for d in LOOKALIKES.get(c, "")) for c in word)
 
 
 def _masks(word: str, out: Characters) -> list[Tensor]:
