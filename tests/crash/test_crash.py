@@ -182,6 +182,9 @@ def test_nothing_crashes(project: Path, capsys: pytest.CaptureFixture[str]) -> N
     with RunStore.open("RUN", writable=False) as store:
         before = store.state()
     assert main(["crash", "RUN"]) == 0
+    assert "the last session ended by itself (max-inputs)" in capsys.readouterr().out
+    stats.write_text(stats.read_text().replace('"max-inputs"', '""'))
+    assert main(["crash", "RUN"]) == 0
     assert "ran through, one candidate after the other" in capsys.readouterr().out
     with RunStore.open("RUN", writable=False) as store:
         assert store.state() == before

@@ -48,7 +48,7 @@ def find_crash(path: str | Path, models: Sequence[str] = ()) -> tuple[Finding | 
     path = Path(path)
     with RunStore.open(path) as store:  # nobody else may be writing it meanwhile
         manifest = store.manifest
-        counters = (store.state() or {}).get("counters", {})
+        counters, stopped = (store.state() or {}).get("counters", {}), store.stopped()
     context = manifest.get("context", {})
     if not models and not context.get("model"):
         second = " --model-b file.py:other" if manifest.get("settings", {}).get("job") == "diff" else ""
@@ -63,6 +63,8 @@ def find_crash(path: str | Path, models: Sequence[str] = ()) -> tuple[Finding | 
         )
     if manifest.get("settings", {}).get("job") not in ("nan", "diff", "fuzz", "rows"):
         raise Unsupported(f"{path} is no search that goes batch by batch, so the batch in hand cannot be made again")
+    if stopped:
+        return None, f"the last session ended by itself ({stopped}), so no input of it took the process down"
     batch = counters.get("batches", 0) + 1 if counters else 0
     name = f"batch {batch}" if batch else "the first look at the seeds"
     with tempfile.TemporaryDirectory() as notes:
