@@ -134,7 +134,7 @@ def test_prompts_that_are_quoted_in_any_length_are_one_failure(which, tmp_path, 
     assert ("it quotes its prompt" in finding.cause) == (which != "constant")
     long = "run/findings/F0001"
     told = nnfuzz.explain(long)
-    ends = [line.split()[1:] for line in told.splitlines() if "removed: it ends" in line]
+    ends = [line.split()[1:] for line in told.splitlines() if "removed: it is gone" in line]
     assert sorted(e[0] for e in ends) == ["'x'", "'z'"], told
     if which in ("quoted", "raw"):
         assert "a  zx  b" in next(line for line in told.splitlines() if "raises ValueError" in line)

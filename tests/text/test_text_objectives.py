@@ -18,7 +18,7 @@ from nnfuzz.errors import UsageError
 from nnfuzz.findings.finding import Finding
 from nnfuzz.text.codec import pack
 from nnfuzz.text.models import Prompts, Writing, language_model
-from nnfuzz.text.objectives import Found, Together, make_objective, make_objectives
+from nnfuzz.text.objectives import Found, Together, custom, make_objective, make_objectives
 from nnfuzz.text.objectives.endings import common
 from nnfuzz.text.objectives.repeats import SHORTEST_LOOP, loops
 from nnfuzz.text.objectives.spelling import formed
@@ -364,6 +364,13 @@ def test_a_regex_scores_the_longest_beginning_of_a_match() -> None:
     assert scores[0] == scores[1] == 0
     assert 0 < scores[2] < scores[3] < scores[4] < scores[5] < 1
     assert scores[4] == pytest.approx(5 / 9)
+
+
+def test_a_pattern_that_takes_for_ever_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("regex", reason="only the package regex can be told when to give up")
+    monkeypatch.setattr(custom, "PATIENCE", 0.2)
+    with pytest.raises(UsageError, match=r"takes more than 0.2 s on an output of 41 characters: write it without rep"):
+        look(r"regex:(a|a)+\b$", ["a" * 40 + "!"])
 
 
 def test_a_regex_has_no_score_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -85,7 +85,7 @@ def rows(finding: Finding) -> list[tuple[str, str]]:
         said = f'"{marked(details["continuation"], details.get("spans", []))}"'
         told.append(("continues", said + _ends(details, "no distribution at step")))
     if "B continues" in details:
-        told.append(("B continues", _quoted(str(details["B continues"])) + _ends(details, "B has none at step")))
+        told.append(("B writes", _quoted(str(details["B continues"])) + _ends(details, "B has none at step")))
     if "draws" in details:
         told.append(("how often", often(details["draws"], details["of draws"])))
     return told

@@ -29,9 +29,9 @@ class Influence:
         return bool(self.removed) or any(ended for _, ended in self.changed)
 
     def line(self) -> str:
-        said = {None: "cannot be removed", True: "removed: it ends", False: "removed: it stays"}[self.removed]
+        said = {None: "cannot be removed", True: "removed: it is gone", False: "removed: it stays"}[self.removed]
         to = ", ".join(f"{text} {'ends it' if ended else 'does not'}" for text, ended in self.changed)
-        return f"{self.place:>4}  {self.text:<8}  {said:<18}  instead: {to or 'nothing to put there'}"
+        return f"{self.place:>4}  {self.text:<8}  {said:<19}  instead: {to or 'nothing to put there'}"
 
 
 def influences(

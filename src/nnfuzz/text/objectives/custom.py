@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib
 import math
 import re
+import time
 from collections.abc import Callable
+from itertools import islice
 from numbers import Real
 from typing import Any
 
@@ -16,6 +18,11 @@ from nnfuzz.errors import UsageError
 from nnfuzz.text.models.base import LanguageModel
 from nnfuzz.text.objectives.base import Found, Look, Reading, TextObjective, padded_scores
 
+PATIENCE = 2.0
+"""Seconds that a pattern may take on one output."""
+MOST_SPANS = 20
+MOST_SCORED = 1000
+"""Characters of an output, its last, in which beginnings of matches are looked for."""
 HALF = 4
 """Characters of a match that score one half."""
 
@@ -54,13 +61,43 @@ class Regex(TextObjective):
     def look(self, reading: Reading) -> Look:
         found = reading.none()
         for row, text in enumerate(reading.texts):
-            spans = [m.span() for m in self._pattern.finditer(text)][:20]
+            spans = self._spans(text)
             if spans:
                 found[row].append(Found(0, self.symptom, f"it matches {self.pattern}", spans))
         if self._begun is None:
             return Look(found, reading.no_scores())
-        longest = [_longest_begun(self._begun, text) for text in reading.texts]
+        longest = [self._longest_begun(text[-MOST_SCORED:]) for text in reading.texts]
         return Look(found, padded_scores([min(0.999, n / (n + HALF)) for n in longest]))
+
+    def _spans(self, text: str) -> list[tuple[int, int]]:
+        """Where it matches. Some patterns take time that grows exponentially with the text: ``regex`` can be told when
+        to give up, and Python's own cannot."""
+        if self._begun is None:
+            return [m.span() for m in islice(self._pattern.finditer(text), MOST_SPANS)]
+        try:
+            return [m.span() for m in islice(self._begun.finditer(text, timeout=PATIENCE), MOST_SPANS)]
+        except TimeoutError:
+            raise self._slow(text) from None
+
+    def _longest_begun(self, text: str) -> int:
+        """The length of the longest part of the text that a match could begin with."""
+        longest, began = 0, time.perf_counter()
+        for start in range(len(text)):
+            while start + longest < len(text):
+                left = max(0.001, PATIENCE - (time.perf_counter() - began))
+                try:
+                    if not self._begun.match(text, start, start + longest + 1, partial=True, timeout=left):
+                        break
+                except TimeoutError:
+                    raise self._slow(text) from None
+                longest += 1
+        return longest
+
+    def _slow(self, text: str) -> UsageError:
+        return UsageError(
+            f"regex:{self.pattern} takes more than {PATIENCE:g} s on an output of {len(text):,} characters: write it "
+            "without repetitions inside repetitions"
+        )
 
     def searched(self) -> str:
         return f"text that matches {self.pattern}"
@@ -76,15 +113,6 @@ def _partial(pattern: str) -> Any:
         return regex.compile(pattern)
     except regex.error:
         return None
-
-
-def _longest_begun(begun: Any, text: str) -> int:
-    """The length of the longest part of the text that a match could begin with."""
-    longest = 0
-    for start in range(len(text)):
-        while start + longest < len(text) and begun.match(text, start, start + longest + 1, partial=True):
-            longest += 1
-    return longest
 
 
 class Predicate(TextObjective):
