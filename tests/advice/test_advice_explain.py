@@ -143,3 +143,28 @@ def test_an_operation_that_raises_is_named_and_what_keeps_it_from_raising_was_tr
     assert "first bad operation: cholesky at test_advice_explain.py" in text
     assert ", raises" in text
     assert "times the identity before it" in text.partition("not verified")[0]
+
+
+@pytest.mark.parametrize("kind", ["parameter", "buffer", "infinite buffer"])
+def test_a_weight_that_is_not_finite_is_named(kind: str, tmp_path: Path) -> None:
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = nn.Linear(3, 3)
+            self.first.register_buffer("shift", torch.zeros(3))
+            held = self.first.bias if kind == "parameter" else self.first.shift
+            held.data[2] = float("inf") if kind == "infinite buffer" else float("nan")
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.first(x) + torch.copysign(self.first.shift, x)
+
+    model = Scaled()
+    run = found(model, ranges=(-1, 1), out=tmp_path / "run")
+    place = tmp_path / "run" / "findings" / run.findings[0].id
+    name = "parameter first.bias" if kind == "parameter" else "buffer first.shift"
+    what = "an infinity" if kind == "infinite buffer" else "NaN"
+    said = f"the {name} holds {what} (1 of 3 values, the first at [2])"
+    text = nnfuzz.explain(place, model)
+    assert text.count(said) == 1, text
+    assert "does not show" not in text
+    assert said in (place / "README.md").read_text()

@@ -266,3 +266,18 @@ def test_weights_stay_as_they_are() -> None:
     fixed = rewritten(nnfuzz.onnx.load(made), proposal("log.clamp", "y"), torch.float32)
     assert [t.raw_data for t in made.graph.initializer] == [t.raw_data for t in fixed.proto.graph.initializer][:1]
     assert len(made.graph.node) == 2  # the model that was given is not changed
+
+
+@pytest.mark.parametrize("readers", [1, 2])
+def test_an_initializer_that_is_not_a_number_is_named_with_its_readers(tmp_path: Path, readers: int) -> None:
+    twice = [node("Mul", ["x", "w.a"], ["h"], name="first"), node("Add", ["h", "w.a"], ["y"], name="second")]
+    nodes = twice if readers == 2 else [node("Mul", ["x", "w.a"], ["y"], name="first")]
+    path = saved(graph_of(*nodes, **{"w.a": np.array([1, np.nan, 2, 3], np.float32)}), tmp_path / "w.onnx")
+    run = nnfuzz.find_nans(path, FINITE, max_inputs=8, out=tmp_path / "run")
+    place = tmp_path / "run" / "findings" / run.findings[0].id
+    read = "node first" if readers == 1 else "nodes first, second"
+    said = f"the initializer 'w.a', read by {read}, holds NaN (1 of 4 values, the first at [1])"
+    text = nnfuzz.explain(place)
+    assert text.count(said) == 1, text
+    assert "does not show" not in text
+    assert said in (place / "README.md").read_text()

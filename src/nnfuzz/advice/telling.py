@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from nnfuzz.advice.search import safe_radius, search_with
 from nnfuzz.advice.static import static_warnings
 from nnfuzz.advice.verify import Case
 from nnfuzz.findings.finding import Finding
+from nnfuzz.findings.weights import bad_weights
 from nnfuzz.objectives.base import differences
 from nnfuzz.probe.first_bad import BadOp
 from nnfuzz.targets import PairTarget, TorchTarget
@@ -43,7 +45,8 @@ def told_nonfinite(finding: Finding, job: Job, *, seconds: float, inputs: int, p
         said = f"it cannot be looked into: the model raises {type(error).__name__}: {first}"
         return [*lines, "", said, *_facts(finding)]
     if bad is None:
-        return [*lines, "", _nothing_bad(finding), *_facts(finding)]
+        told = _nothing_bad(finding, side)
+        return [*lines, "", *told, *_facts(finding, besides=told)]
     proposals = advise(case, bad)
     lines += ["", *told_operation(bad, side.parts), "", *told_remedies(proposals, code=side.parts == "module")]
     if finding.phase == "forward":
@@ -105,10 +108,14 @@ def _head(finding: Finding) -> list[str]:
     return [finding.headline(), f"cause: {finding.cause} ({finding.status})"]
 
 
-def _nothing_bad(finding: Finding) -> str:
+def _nothing_bad(finding: Finding, side: TorchTarget) -> list[str]:
+    """No operation made something non-finite out of finite numbers: a weight that is not finite, or no failure."""
+    weights = bad_weights(side.model, finding.symptom)
+    if weights:
+        return weights
     if finding.status == "confirmed":
-        return "rerun here, every operation is finite: the failure does not show in this environment (nnfuzz repro)"
-    return f"rerun alone, every operation is finite: the finding is {finding.status}"
+        return ["rerun here, every operation is finite: the failure does not show in this environment (nnfuzz repro)"]
+    return [f"rerun alone, every operation is finite: the finding is {finding.status}"]
 
 
 def told_operation(bad: BadOp, part: str) -> list[str]:
@@ -152,7 +159,8 @@ def told_remedies(proposals: list[Proposal], *, code: bool) -> list[str]:
     return lines
 
 
-def _facts(finding: Finding) -> list[str]:
+def _facts(finding: Finding, besides: Sequence[str] = ()) -> list[str]:
+    """``besides``: notes that were told already."""
     lines = [""]
     near = finding.distance
     if near.get("linf", float("inf")) < float("inf"):
@@ -164,7 +172,7 @@ def _facts(finding: Finding) -> list[str]:
     steps = [str(step.get("op")) for step in finding.lineage]
     if steps:
         lines.append(f"lineage: {' > '.join(steps[-8:])}")
-    return [*lines, *finding.notes]
+    return [*lines, *(note for note in finding.notes if note not in besides)]
 
 
 def _output_gap(finding: Finding) -> list[str]:

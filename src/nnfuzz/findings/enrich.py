@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from nnfuzz.findings.finding import Finding
+from nnfuzz.findings.weights import bad_weights
 from nnfuzz.objectives.base import differences, flat, floating
 from nnfuzz.objectives.compare import main_output
 from nnfuzz.settings import Settings
@@ -65,6 +66,7 @@ class Enricher:
         target = self.job.target
         if context.get("cwd"):
             finding.details["run"]["cwd"] = context["cwd"]
+        self._of_weights(finding)
         self._of_other_runtimes(finding, candidate)
         if isinstance(target, PairTarget):
             finding.details["run"] |= _of_b(target, settings.as_)
@@ -77,6 +79,16 @@ class Enricher:
                 self._referee(target, finding, candidate)
             except Exception as error:  # no referee is not a failure of the finding
                 finding.details["referee"] = {"unavailable": f"{type(error).__name__}: {error}"[:200]}
+
+    def _of_weights(self, finding: Finding) -> None:
+        """Where no operation is at fault: the weights that are not finite."""
+        if finding.site is not None or finding.symptom not in ("nan", "+inf", "-inf"):
+            return
+        target = self.job.target
+        b_alone = isinstance(target, PairTarget) and finding.details.get("broken side") == "B"
+        side = target.b if isinstance(target, PairTarget) and b_alone else self.job.side
+        if side.sees_inside:
+            finding.notes += [said for said in bad_weights(side.model, finding.symptom) if said not in finding.notes]
 
     def _of_other_runtimes(self, finding: Finding, candidate: Batch) -> None:
         """How an ONNX model was run; the node where the failure begins, or why none can be named."""
