@@ -7,7 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from nnfuzz.probe.regions import Element, element_at, first_index, locate_in, regions
+from nnfuzz.probe.breach import breach
+from nnfuzz.probe.regions import NORMALISES, REDUCES, ROWS, Element, element_at, first_index, locate_in, regions
+from nnfuzz.probe.shares import shares
 from nnfuzz.probe.sites import Site
 from nnfuzz.probe.watch import Record, Watch, extent, storage_of, tensors_in
 
@@ -63,15 +65,18 @@ class Link:
     """One step back towards the inputs: `site` produced `value`, `how` in a few words ("" when unremarkable).
 
     The last link of a complete chain has `site` None and `how` naming the input, parameter or constant.
+    `why`: what is wrong with it for the operation that read it, where that is another thing than its value shows.
     """
 
     site: Site | None
     value: float | complex
     how: str
+    why: str = ""
 
     def __str__(self) -> str:
         who = str(self.site) if self.site is not None else "input"
-        return f"{self.value:.6g} from {who}{': ' + self.how if self.how else ''}"
+        why = f" ({self.why})" if self.why else ""
+        return f"{self.value:.6g} from {who}{': ' + self.how if self.how else ''}{why}"
 
 
 def bad_index(watch: Watch, record: Record) -> tuple[int, ...]:
@@ -122,19 +127,21 @@ def operands_read(record: Record) -> tuple[Operand, ...]:
 def chain_of(watch: Watch, record: Record, index: tuple[int, ...], names: Mapping[int, str]) -> tuple[Link, ...]:
     """Back from the bad element of `record` to the inputs; `names`: storage → name of an input or parameter."""
     links: list[Link] = []
+    output = record.bad_output
     for _ in range(_LENGTH):
-        culprit = _culprit(watch, record, index)
+        culprit = _culprit(watch, record, index, output, names)
         if culprit is None:
             break
-        tensor, element = culprit
+        tensor, element, why = culprit
         value = element.value
         producer = _producer(watch, tensor, element, before=record.index)
         if producer is None:
             name = names.get(storage_of(tensor), "a constant" if tensor.numel() == 1 else "a tensor made outside")
-            links.append(Link(None, value, f"{_exact(value)}{name}{list(locate_in(tensor, element) or ())}"))
+            place = list(locate_in(tensor, element) or ())
+            links.append(Link(None, value, f"{_exact(value)}{name}{place}", why))
             break
-        record, _, index = producer
-        links.append(Link(record.site, value, _how(watch, record, index, value)))
+        record, output, index = producer
+        links.append(Link(record.site, value, _how(watch, record, index, value), why))
     return tuple(links)
 
 
@@ -142,11 +149,24 @@ def _exact(value: float | complex) -> str:
     return "exact zero in " if value == 0 else "infinity in " if abs(value) == math.inf else ""
 
 
-def _culprit(watch: Watch, record: Record, index: tuple[int, ...]) -> tuple[Tensor, Element] | None:
-    """The operand element to blame: the most extreme one, among those that a computation produced if possible."""
+def _culprit(
+    watch: Watch, record: Record, index: tuple[int, ...], output: int, names: Mapping[int, str]
+) -> tuple[Tensor, Element, str] | None:
+    """The operand element to blame, and why, in words, where that is known: one that left its domain, else the most
+    extreme one that counts, among those that a computation produced if possible."""
+    read = list(regions(watch, record, index))
+    broken = breach(record, {name: (value, region) for name, value, region in read})
+    if broken is not None:
+        value, region = next((v, r) for n, v, r in read if n == broken[0])
+        if isinstance(value, Tensor):
+            return value, element_at(region, 0), broken[1]
+    mixes = not record.facts.pointwise and record.facts.base not in ROWS | REDUCES | NORMALISES
+    counted = shares(record, index, output) if mixes else {}
     best: tuple[tuple[int, float], Tensor, Element] | None = None
-    for name, value, region in regions(watch, record, index):
+    for name, value, region in read:
         if not isinstance(value, Tensor) or not value.is_floating_point() or region.numel() == 0:
+            continue
+        if counted and id(value) not in counted:
             continue
         flat = region.detach().flatten()
         size = flat.double().abs()
@@ -154,13 +174,18 @@ def _culprit(watch: Watch, record: Record, index: tuple[int, ...]) -> tuple[Tens
         denominator = record.facts.base in ("div", "remainder", "fmod", "atan2") and name == "other"
         if denominator or record.facts.base in ("log", "rsqrt", "reciprocal", "sqrt", "pow", "log2", "log10"):
             place = int(size.argmin())
-        x = float(flat[place])
+        element = element_at(region, place)
+        if id(value) in counted:
+            element = element_at(value, int(counted[id(value)].argmax()))
+        x = float(element.value.real)
         computed = storage_of(value) in watch.writers
+        if counted:  # of a product's two sides, the one that the weights are not
+            computed = computed or names.get(storage_of(value), "").startswith("input")
         rank = 3 if not math.isfinite(x) else 2 if denominator and abs(x) < 1 else int(computed)
         score = (rank, abs(x) if x == x and rank != 2 else math.inf)
         if best is None or score > best[0]:
-            best = (score, value, element_at(region, place))
-    return None if best is None else (best[1], best[2])
+            best = (score, value, element)
+    return None if best is None else (best[1], best[2], "")
 
 
 def _producer(watch: Watch, t: Tensor, element: Element, before: int) -> tuple[Record, int, tuple[int, ...]] | None:

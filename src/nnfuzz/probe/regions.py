@@ -11,15 +11,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nnfuzz.probe.breach import BATCH, trains
 from nnfuzz.probe.watch import Record, Watch
 
-_ROWS = frozenset({
+ROWS = frozenset({
     "_softmax", "_log_softmax", "cumsum", "cumprod", "logcumsumexp", "cummax", "cummin",
 })  # fmt: skip
-_REDUCES = frozenset({
+REDUCES = frozenset({
     "sum", "mean", "prod", "amax", "amin", "max", "min", "var", "std", "logsumexp",
     "linalg_vector_norm", "norm", "any", "all", "nansum",
 })  # fmt: skip
+NORMALISES = frozenset({"native_layer_norm", "native_group_norm", "_fused_rms_norm"}) | BATCH
 
 
 @dataclass(frozen=True)
@@ -90,17 +92,25 @@ def _region(record: Record, position: int, t: Tensor, index: tuple[int, ...]) ->
     try:
         if record.facts.pointwise or base in ("copy", "clone", "_to_copy", "masked_fill", "fill"):
             return torch.broadcast_to(t, out.shape)[index]
-        if base in _ROWS and t.shape == out.shape:
+        if base in ROWS and t.shape == out.shape:
             if t.dim() == 0:
                 return t
             dim = int(_argument(record, "dim")) % t.dim()
             return _line(t, index, dim)
-        if base in _REDUCES and position == 0:
+        if base in REDUCES and position == 0:
             return _reduced(record, t, out, index)
         if base in ("mm", "bmm", "addmm") and t.dim() == out.dim():
             return _matrix_part(record, position, t, index)
-        if base in ("native_layer_norm", "_fused_rms_norm") and position == 0:
-            return t[index[: t.dim() - len(_argument(record, "normalized_shape"))]]
+        if base in ("native_layer_norm", "_fused_rms_norm"):
+            inner = len(_argument(record, "normalized_shape"))
+            return t[index[: t.dim() - inner]] if position == 0 else t[index[len(index) - inner :]]
+        if base in BATCH:
+            channel = index[1] if len(index) > 1 else 0
+            if t.dim() == 1 and position > 0:
+                return t[channel]
+            return t[:, channel] if position == 0 and trains(record) else t[index] if position == 0 else t
+        if base == "native_group_norm":
+            return _grouped(record, position, t, index)
     except (RuntimeError, IndexError, TypeError):
         # Broadcasting rules of a few operations differ; the whole operand is always a true answer.
         return t
@@ -129,6 +139,12 @@ def _reduced(record: Record, t: Tensor, out: Tensor, index: tuple[int, ...]) -> 
         else:
             picks.append(next(rest))
     return t[tuple(picks)]
+
+
+def _grouped(record: Record, position: int, t: Tensor, index: tuple[int, ...]) -> Tensor:
+    width = record.args[0].shape[1] // int(_argument(record, "group"))
+    start = index[1] // width * width
+    return t[index[0], start : start + width] if position == 0 else t[index[1]]
 
 
 def _line(t: Tensor, index: tuple[int, ...], dim: int) -> Tensor:

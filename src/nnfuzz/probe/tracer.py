@@ -25,15 +25,12 @@ from torch.utils._pytree import tree_leaves, tree_map
 from nnfuzz.probe.catalogue import CATALOGUE
 from nnfuzz.probe.first_bad import call, eager, unoptimized
 from nnfuzz.probe.hazard import Call, Catalogue, Hazard
+from nnfuzz.probe.live import LiveAutograd
 from nnfuzz.probe.magnitude import Provenance, follows
 from nnfuzz.probe.modules import ModuleStack, Program, restored_buffers
 from nnfuzz.probe.ops import OpFacts, facts
 from nnfuzz.probe.sites import Locator, Phase, Site, node_op_name
 from nnfuzz.probe.watch import tensors_in
-
-_AUTOGRAD = torch._C.DispatchKeySet(torch._C.DispatchKey.AutogradFunctionality) | torch._C.DispatchKeySet(
-    torch._C.DispatchKey.ADInplaceOrView
-)
 
 Select = Callable[[Site, Hazard], bool]
 
@@ -218,7 +215,7 @@ class Tracer(TorchDispatchMode):
         return found
 
     def _read(self, hazards: list[Hazard], made: Call, site: Site) -> None:
-        with _LiveAutograd():
+        with LiveAutograd():
             for hazard in hazards:
                 here = site if hazard.phase == site.phase else self._backward(site)
                 if self._select is not None and not self._select(here, hazard):
@@ -301,31 +298,3 @@ def _plans(catalogue: Catalogue) -> _Plans:
     if found is None or found.catalogue is not catalogue:
         found = _CACHED[id(catalogue)] = _Plans(catalogue)
     return found
-
-
-class _LiveAutograd:
-    """Autograd as above the mode: the two excluded keys are back, and gradients are recorded.
-
-    Saved-tensor hooks of the program (activation checkpointing, offloading) must not meet what distances save: a
-    checkpoint counts the tensors saved inside it and would find more than when it runs again.
-    """
-
-    __slots__ = ("_grad", "_guard", "_hooks")
-
-    def __enter__(self) -> None:
-        self._guard = torch._C._ForceDispatchKeyGuard(
-            torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set() - _AUTOGRAD
-        )
-        self._guard.__enter__()
-        self._grad = torch.enable_grad()
-        self._grad.__enter__()
-        self._hooks = None
-        if torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
-            self._hooks = torch.autograd.graph.saved_tensors_hooks(Tensor.detach, lambda t: t)
-            self._hooks.__enter__()
-
-    def __exit__(self, *error: Any) -> None:
-        if self._hooks is not None:
-            self._hooks.__exit__(*error)
-        self._grad.__exit__(*error)
-        self._guard.__exit__(*error)

@@ -83,6 +83,7 @@ class Record:
     before: dict[int, Tensor] = field(default_factory=dict)  # argument position → contents before being overwritten
     candidate: bool = False
     bad_output: int = 0
+    func: Any = None  # the overload, to run it again
 
     def forget(self) -> None:
         self.args, self.kwargs, self.outputs, self.before = (), {}, (), {}
@@ -141,7 +142,7 @@ class Watch(TorchDispatchMode):
         outputs = tuple(tensors_in(out))
         if about.writes and not outputs:  # _foreach_*_: the results are the arguments
             outputs = tuple(t for i in about.writes if i < len(args) for t in tensors_in(args[i]))
-        record = Record(len(self.records), about, site, args, kwargs, outputs, detail, before)
+        record = Record(len(self.records), about, site, args, kwargs, outputs, detail, before, func=func)
         self._note(record)
         return out
 
