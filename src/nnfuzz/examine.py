@@ -130,6 +130,11 @@ class Examiner:
             candidate, bad, confirmation, note = self._shrink(hit, text, bad, confirmation)
         elif confirmation.status == "confirmed":
             candidate = self._shrink_exception(hit, cause)
+            if bad is not None and candidate is not hit.candidate:
+                # What is told of operands is told of the input that is kept.
+                found = self._locate(candidate, cause, backward)
+                same = found is not None and self._text(cause, found) == text
+                bad, candidate = (found, candidate) if same else (bad, hit.candidate)
         finding = self._build(hit, candidate, confirmation, cause, text, bad, known)
         if note:
             finding.notes.append(note)

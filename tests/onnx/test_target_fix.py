@@ -281,3 +281,24 @@ def test_an_initializer_that_is_not_a_number_is_named_with_its_readers(tmp_path:
     assert text.count(said) == 1, text
     assert "does not show" not in text
     assert said in (place / "README.md").read_text()
+
+
+def test_a_graph_of_an_old_ir_version_is_repaired(tmp_path: Path) -> None:
+    made = graph_of(node("Log", ["x"], ["y"]), opset=7)
+    made.ir_version = 3
+    fixed = rewritten(nnfuzz.onnx.load(saved(made, tmp_path / "old.onnx")), proposal("log.clamp", "y"), torch.float32)
+    x = np.array([[0, 1, 2, 3]], np.float32)
+    assert np.isfinite(answer(fixed.proto, x)).all()
+
+
+def test_operands_of_an_exception_are_those_of_the_shrunk_input(tmp_path: Path) -> None:
+    whole = onnx.TensorProto.INT64
+    made = model(
+        [node("Div", ["a", "x"], ["y"])], [("x", whole, ["n", 3])], [("y", whole, ["n", 3])], {"a": np.array([-6])}, 17
+    )
+    path = saved(made, tmp_path / "div.onnx")
+    seeds = np.arange(1, 10, dtype=np.int64).reshape(3, 3)
+    run = nnfuzz.find_nans(path, seeds, ranges=(-9, 9), max_inputs=2000, out=tmp_path / "run", seed=1)
+    (finding,) = [f for f in run.findings if f.symptom == "exception"]
+    kept = finding.inputs["x"]
+    assert f"other: int64[1, 3] in [{int(kept.min())}, {int(kept.max())}]" in finding.details["bad_op"]

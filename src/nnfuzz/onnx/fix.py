@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from nnfuzz.advice.advise import Proposal
 
 NAME = "fixed.onnx"
+LEAST_IR = 4
+"""IR version from which on a constant need not be an input."""
 MOST_BYTES = 2**31 - 2**20
 """protobuf's limit for one file."""
 
@@ -96,6 +98,8 @@ def rewritten(model: OnnxModel, proposal: Proposal, dtype: torch.dtype) -> Fixed
             raise CannotFix(f"the node {name} is a {node.op_type} whose surroundings have another form than it needs")
         surgeon.prune()
         changes.append(f"node {name}: {said}")
+    # Before version 4 an initializer has to be an input as well; a rule adds some that are none.
+    proto.ir_version = max(proto.ir_version, LEAST_IR)
     try:
         onnx.checker.check_model(proto)
     except Exception as error:

@@ -63,6 +63,20 @@ class Surgeon:
         self.graph.node.insert(self.place_of(node), helper.make_node(op, inputs, [out], name=f"{out}_node", **attrs))
         return out
 
+    def bounded(self, node: onnx.NodeProto, op: str, value: str, number: float) -> str:
+        """Max or Min of a value and a number, in front of a node; gives the name of its result."""
+        out = self.free_name(f"nnfuzz_{op.lower()}")
+        self.graph.node.insert(self.place_of(node), self.bound(op, value, number, out, f"{out}_node"))
+        return out
+
+    def bound(self, op: str, value: str, number: float, out: str, name: str) -> onnx.NodeProto:
+        """The node for it; Max and Min of opset 7 and before do not broadcast, but Clip had its bounds as attributes
+        then."""
+        if self.opset >= 8 or self.dtype == torch.float64:  # an attribute is a float32
+            return helper.make_node(op, [value, self.constant(number)], [out], name=name)
+        limit: dict[str, Any] = {"min" if op == "Max" else "max": number}
+        return helper.make_node("Clip", [value], [out], name=name, **limit)
+
     def replace(self, node: onnx.NodeProto, op: str, inputs: list[str], **attrs: Any) -> None:
         """Another node that makes the same value, in the same place."""
         new = helper.make_node(op, inputs, list(node.output), name=node.name, **attrs)
@@ -147,7 +161,7 @@ def _at_least(op: tuple[str, ...], place: int, low: Callable[[Surgeon], float]) 
         if node.op_type not in op:
             return ""
         bound, said = low(s), node.input[place]
-        node.input[place] = s.before(node, "Max", [node.input[place], s.constant(bound)])
+        node.input[place] = s.bounded(node, "Max", node.input[place], bound)
         return f"{said} kept at {bound:.3g} or more"
 
     return rule
@@ -162,10 +176,10 @@ def _between(ops: tuple[str, ...], ends: Callable[[Surgeon], tuple[float | None,
         low, high = ends(s)
         value, said = node.input[0], []
         if low is not None:
-            value = s.before(node, "Max", [value, s.constant(low)])
+            value = s.bounded(node, "Max", value, low)
             said.append(f"at least {low:.6g}")
         if high is not None:
-            value = s.before(node, "Min", [value, s.constant(high)])
+            value = s.bounded(node, "Min", value, high)
             said.append(f"at most {high:.6g}")
         told, node.input[0] = node.input[0], value
         return f"{told} kept {' and '.join(said)}"
@@ -189,14 +203,14 @@ def _denominator(s: Surgeon, node: onnx.NodeProto) -> str:
     place = {"Div": 1, "Reciprocal": 0}.get(node.op_type)
     if place is None:
         return ""
-    node.input[place] = s.before(node, "Max", [node.input[place], s.constant(s.eps)])
+    node.input[place] = s.bounded(node, "Max", node.input[place], s.eps)
     return f"its denominator kept at {s.eps:.3g} or more"
 
 
 def _inside_root(s: Surgeon, node: onnx.NodeProto) -> str:
     if node.op_type != "Sqrt":
         return ""
-    positive = s.before(node, "Max", [node.input[0], s.constant(0.0)])
+    positive = s.bounded(node, "Max", node.input[0], 0.0)
     node.input[0] = s.before(node, "Add", [positive, s.constant(s.eps)])
     return f"its operand kept at 0 or more, and {s.eps:.3g} added inside the root"
 
@@ -212,7 +226,7 @@ def _variance(s: Surgeon, node: onnx.NodeProto) -> str:
         reader, low = made, 0.0
     if place < 0 or s.maker(reader.input[place], "Sub") is None:
         return ""
-    reader.input[place] = s.before(reader, "Max", [reader.input[place], s.constant(low)])
+    reader.input[place] = s.bounded(reader, "Max", reader.input[place], low)
     return f"the difference under the root kept at {low:.3g} or more"
 
 
@@ -223,8 +237,8 @@ def _saturated(s: Surgeon, node: onnx.NodeProto) -> str:
     most = float(torch.finfo(s.dtype).max)
     index = s.place_of(node) + 1
     low = s.free_name("nnfuzz_max")
-    s.graph.node.insert(index, helper.make_node("Min", [low, s.constant(most)], [out], name=f"{out}_nnfuzz_min"))
-    s.graph.node.insert(index, helper.make_node("Max", [raw, s.constant(-most)], [low], name=f"{low}_node"))
+    s.graph.node.insert(index, s.bound("Min", low, most, out, f"{out}_nnfuzz_min"))
+    s.graph.node.insert(index, s.bound("Max", raw, -most, low, f"{low}_node"))
     return f"its result kept inside ±{most:.6g}"
 
 
