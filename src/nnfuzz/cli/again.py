@@ -62,7 +62,8 @@ def shrink(
             "(-n tries more)"
         )
     elif repaired:
-        smaller.notes.append("fixed.onnx was verified on the input as it was, and is gone: nnfuzz explain writes it again")
+        gone = "fixed.onnx was verified on the input as it was, and is gone: nnfuzz explain writes it again"
+        smaller.notes.append(gone)
     typer.echo(smaller.headline() if is_training(place) else f"{smaller.id}  {nearness(smaller)}")
     for note in smaller.notes:
         typer.echo(f"note: {note}")

@@ -43,8 +43,8 @@ def sensitivity(
     asked = manifest["settings"]
     if asked.get("job") != "diff" or asked.get("as_") is None:
         raise UsageError(
-            f"{run} is no diff of a model with its own copy (nnfuzz diff --as), so there is no layer that could be left "
-            "as it was"
+            f"{run} is no diff of a model with its own copy (nnfuzz diff --as), so there is no layer that could be "
+            "left as it was"
         )
     live = {"compare": compare or object_by_name(context, "compare")}
     settings = Settings.from_json(asked, **live)

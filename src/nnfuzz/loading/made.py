@@ -162,7 +162,7 @@ def no_seeds_at(path: Path) -> None:
 
 
 def save_seeds(path: Path, batch: Mapping[str, Tensor]) -> None:
-    """As ``.npz`` or ``.safetensors``. Raises ``UsageError`` for other names, and for types that an ``.npz`` does not hold."""
+    """As ``.npz`` or ``.safetensors``. Raises ``UsageError`` for other names, and for types that an ``.npz`` lacks."""
     import numpy as np
 
     try:
