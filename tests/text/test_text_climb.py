@@ -84,6 +84,19 @@ def test_what_a_word_is_to_follow_does_not_end_within_one(prompt: str, seed: int
     assert all(codec.decode(m).endswith(" ") for m in made)
 
 
+def test_a_climb_ends_where_every_prompt_is_known() -> None:
+    """Of one letter there are as many prompts as it has alphabet: soon no mutant is new, which is no failure."""
+    model = language_model(Follower({}))
+    assert model.codec is not None
+    codec = Characters(ALPHABET, legal=[3, 4])
+    exchanger = Exchanger(codec, 1, 1)
+    ends = torch.ones(len(ALPHABET), dtype=torch.bool)
+    ascent = Ascent(model, Writing(8), exchanger, ends, gradients=True, late=lambda: False)
+    found = ascent.climb([(-np.inf, [3], 0, [5, 9], 0)], np.random.default_rng(0))
+    assert {tuple(ids) for _, ids, _ in found} == {(3,), (4,)}
+    assert exchanger.mutants([3], [], 4, np.random.default_rng(0), None, ascent.seen) == []
+
+
 def test_cosines_lead_to_the_exchange_they_name() -> None:
     cosines = torch.full((2, 6), -9.0)
     cosines[1, 4] = 9.0

@@ -73,8 +73,10 @@ class Ascent:
         others = [r[1] for r in rows]
         tries = [(0.0, made, *r[2:]) for r, c in zip(rows, cosines, strict=True)
                  for made in self.exchanger.mutants(r[1], others, TRIES, rng, c, self.seen)]  # fmt: skip
-        score = score_of(self.model, [t[1] for t in tries], [t[3] for t in tries], self.writing, self.stops)
-        rows = sorted([*rows, *((float(p), *t[1:]) for p, t in zip(score, tries, strict=True))], key=lambda r: -r[0])
+        if tries:  # else every prompt in reach is known
+            score = score_of(self.model, [t[1] for t in tries], [t[3] for t in tries], self.writing, self.stops)
+            rows += [(float(p), *t[1:]) for p, t in zip(score, tries, strict=True)]
+        rows = sorted(rows, key=lambda r: -r[0])
         for p, ids, entry, *_ in rows:
             self.seen.setdefault(tuple(ids), (p, ids, entry))
         return rows

@@ -2,10 +2,10 @@
 
 A turn serves one goal. Its wish (a word; or what the prompt makes the model write now, up to where a word begins well,
 and then the word) is scored by the model itself, which costs one run over prompt and wish and no writing. Where no text
-of the model need be known, the turn begins at places of the model's own draws (see ``scout``). Then ids are exchanged:
-where the gradient says that another id would help most (HotFlip, Ebrahimi et al., ACL 2018), at random among the best
-(GCG, Zou et al., arXiv 2307.15043); or, without gradients, anywhere. Mutants are scored, and the best few go on. What
-the turn ends with is then written out and judged like any other candidate.
+of the model need be known, the turn begins at places of the model's own draws (see ``scout``). Then ids are exchanged,
+at random among those that the gradient names (as in GCG, Zou et al., arXiv 2307.15043; it names them by its direction,
+see ``models.wishing``); or, without gradients, anywhere. Mutants are scored, and the best few go on. What the turn ends
+with is then written out and judged like any other candidate.
 """
 
 from __future__ import annotations

@@ -98,8 +98,6 @@ class TextSettings:
         for name in ("gradients", "allow_special", "stop_on_first"):
             if not isinstance(getattr(self, name), bool):
                 raise UsageError(f"{name} is {getattr(self, name)!r:.40}, but it is True or False")
-        if not isinstance(self.context, dict):
-            raise UsageError(f"context is {self.context!r:.40}, but it is a dict of facts about the run")
         if self.mutators is not None and not len(self.mutators):
             raise UsageError("mutators is empty, but a search needs at least one: name some, or leave it out for all")
         for name in ("dictionary", "mutators"):

@@ -6,6 +6,7 @@ import re
 import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 LOOKALIKES = {
     "a": "a4@", "b": "b8", "e": "e3", "g": "g9", "i": "i1!|", "l": "l1|", "o": "o0", "s": "s5$", "t": "t7+",
@@ -30,6 +31,16 @@ class Formed:
     places: Sequence[tuple[int, int]]
 
 
+def bare(text: str) -> str:
+    """``formed(text).bare``, at once where a text is ASCII, as most are."""
+    return text.lower() if text.isascii() else formed(text).bare
+
+
+@lru_cache(1 << 16)
+def _decomposed(character: str) -> str:
+    return unicodedata.normalize("NFKD", character)
+
+
 def formed(text: str) -> Formed:
     """Marks before any letter are left out."""
     if text.isascii():
@@ -40,7 +51,7 @@ def formed(text: str) -> Formed:
     for place, character in enumerate(text):
         if character in INVISIBLE:
             continue
-        for c in unicodedata.normalize("NFKD", character):
+        for c in _decomposed(character):
             if not unicodedata.combining(c):
                 letters.append(c)
                 marks.append([])
@@ -48,14 +59,14 @@ def formed(text: str) -> Formed:
             elif letters:
                 marks[-1].append(c)
                 places[-1] = (places[-1][0], place + 1)
-    bare, kept, there = [], [], []
+    plain, kept, there = [], [], []
     for letter, own, at in zip(letters, marks, places, strict=True):
         folded = letter.casefold()
-        bare.append(folded)
+        plain.append(folded)
         there += [at] * len(folded)
         ordered = "".join(sorted(own, key=unicodedata.combining))
         kept += [""] * (len(folded) - 1) + [ordered]
-    return Formed("".join(bare), kept, there)
+    return Formed("".join(plain), kept, there)
 
 
 @dataclass
@@ -108,7 +119,7 @@ def spellings(words: Sequence[str]) -> list[Spelling]:
         composed = unicodedata.normalize("NFC", " ".join(given.split()))
         folded = unicodedata.normalize("NFC", composed.casefold())
         word = folded if _key(folded) == _key(composed) else composed
-        if formed(word).bare.strip():
+        if bare(word).strip():
             found.setdefault(_key(word), Spelling(word))
     return list(found.values())
 
@@ -136,7 +147,7 @@ def is_letter(character: str, letter: str) -> bool:
 def is_inside(character: str) -> bool:
     """Whether a word goes on over it."""
     return bool(unicodedata.combining(character)) or any(
-        c.isalnum() or c == "_" or _is_vowel_sign(c) for c in formed(character).bare
+        c.isalnum() or c == "_" or _is_vowel_sign(c) for c in bare(character)
     )
 
 

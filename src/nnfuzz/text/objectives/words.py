@@ -15,7 +15,7 @@ from nnfuzz.errors import UsageError
 from nnfuzz.text.codec import Characters, Ids
 from nnfuzz.text.models.base import LanguageModel
 from nnfuzz.text.objectives.base import Found, Look, Reading, TextObjective
-from nnfuzz.text.objectives.spelling import LOOKALIKES, formed, is_inside, is_letter, spellings, start_of_a_word
+from nnfuzz.text.objectives.spelling import LOOKALIKES, bare, formed, is_inside, is_letter, spellings, start_of_a_word
 from nnfuzz.text.reading import text_of
 
 
@@ -69,9 +69,9 @@ class Words(TextObjective):
     def look(self, reading: Reading) -> Look:
         found = reading.none()
         for row, text in enumerate(reading.texts):
-            plain = formed(text)
-            if self._any.search(plain.bare) is None:
+            if self._any.search(bare(text)) is None:
                 continue
+            plain = formed(text)
             for goal, spelling in enumerate(self._spellings):
                 spans = list(spelling.spans(plain))
                 spans = [s for s in spans if s[0] or not reading.glued[row]]
@@ -108,7 +108,7 @@ class Words(TextObjective):
         """Per letter of each word, which ids of the alphabet are it; and which ids stand inside words."""
         self._inside = torch.tensor([is_inside(c) for c in out.alphabet])
         for goal, word in enumerate(self.words):
-            tries = [(w, _masks(w, out)) for w in (word, unicodedata.normalize("NFD", word), formed(word).bare)]
+            tries = [(w, _masks(w, out)) for w in (word, unicodedata.normalize("NFD", word), bare(word))]
             said, masks = next((t for t in tries if all(bool(m.any()) for m in t[1])), tries[0])
             self._said[goal] = said
             self._classes.append(masks)
@@ -148,7 +148,7 @@ class Words(TextObjective):
         """The longest start of a word that stands at the start of a word; of tokens, also the chance of its first."""
         scores = np.zeros((reading.size, len(self.words)))
         for row, text in enumerate(reading.texts):
-            plain = formed(text).bare
+            plain = bare(text)
             for goal, word in enumerate(s.bare for s in self._spellings):
                 n = next((n for n in range(len(word) - 1, 0, -1) if start_of_a_word(plain, word[:n]) is not None), 0)
                 scores[row, goal] = n / (len(word) + 1)
