@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from nnfuzz.corpus import Corpus
+from nnfuzz.findings.companions import Together, locate_together, together
+from nnfuzz.findings.companions import said as told_together
 from nnfuzz.findings.confirm import Confirmation, confirm, exception_cause, judge_alone, locate, outputs_of
 from nnfuzz.findings.finding import Finding, distance
 from nnfuzz.findings.shrink import Shrinker
@@ -26,6 +28,7 @@ PATIENCE = 16
 """Hits of one key are looked at in every batch until so many looks in a row have shown no new cause; then seldom."""
 STRIDE = 7919
 """A prime, to look at other places of a batch each time."""
+ONLY_THERE = ", only in its batch"
 CLOSER = 0.9
 """A later hit of a known cause replaces the finding when it is at most this share of its distance away."""
 
@@ -44,6 +47,9 @@ class Hit:
     error: Exception | None = None
     count: int = 1
     """How many hits of its batch this one stands for."""
+    batch: Batch | None = None
+    """The batch that it came out of, where it is known, and its row there."""
+    row: int = 0
 
 
 @dataclass
@@ -109,14 +115,20 @@ class Examiner:
     def examine(self, hit: Hit) -> Finding | None:
         """Returns the finding when the hit is a new cause, or a nearer case of a known one."""
         confirmation = confirm(self.target, hit.objective, hit.candidate, self.reseed)
-        cause = confirmation.cause or self._cause_in_batch(hit)
+        beside = self._together(hit) if confirmation.cause is None else None
+        cause = confirmation.cause or self._cause_in_batch(hit, beside)
         backward = cause.phase == "backward"
-        bad = self._locate(hit.candidate, cause, backward) if confirmation.cause is not None else None
+        if confirmation.cause is not None:
+            bad = self._locate(hit.candidate, cause, backward)
+        else:
+            bad = locate_together(self.target, beside, watch_internal=self.watch_internal) if beside else None
         if cause.details.get("vanishes again") and hit.objective.want.internal and bad is None:
             return None  # by design after all (a mask of −inf): the closer look says so
         if cause.details.get("vanishes again") and bad is not None:
             cause.symptom = bad.symptom
         text = self._text(cause, bad)
+        if confirmation.cause is None:
+            text = f"{text.removesuffix(ONLY_THERE)}{ONLY_THERE}"
         far = distance(_one(hit.candidate), self._seed(hit))
         known = self.findings.get(text)
         state = self.keys.setdefault((self._slot(hit.objective), hit.key), KeyState())
@@ -136,6 +148,8 @@ class Examiner:
                 same = found is not None and self._text(cause, found) == text
                 bad, candidate = (found, candidate) if same else (bad, hit.candidate)
         finding = self._build(hit, candidate, confirmation, cause, text, bad, known)
+        if confirmation.cause is None and hit.batch is not None:
+            finding.notes.append(told_together(beside, self.target.unit))
         if note:
             finding.notes.append(note)
         self.findings[text] = finding
@@ -150,11 +164,18 @@ class Examiner:
     def _slot(self, objective: Objective) -> str:
         return f"{objective.name}{'~backward' if objective.want.backward else ''}"
 
-    def _cause_in_batch(self, hit: Hit) -> Cause:
+    def _together(self, hit: Hit) -> Together | None:
+        if hit.batch is None or hit.error is not None:
+            return None
+        return together(self.target, hit.objective, hit.batch, hit.row, self.reseed)
+
+    def _cause_in_batch(self, hit: Hit, beside: Together | None) -> Cause:
         if hit.error is not None:
             return exception_cause(hit.error)
+        if beside is not None:
+            return beside.cause
         symptom = {"nonfinite": "nan", "disagreement": "disagreement"}.get(hit.objective.name, "property")
-        return Cause(symptom, f"{symptom}, only in its batch")
+        return Cause(symptom, symptom)
 
     def _locate(self, candidate: Batch, cause: Cause, backward: bool) -> BadOp | None:
         if not cause.trace_site:

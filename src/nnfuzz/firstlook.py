@@ -88,7 +88,8 @@ def _examine(
     if fuzzer.examiner.which(objective, key, [0.0]) is not None:
         lone = copy_rows(batch, np.array([row]))
         anchors = fuzzer.parts.space.anchors(lone)
-        fuzzer.examiner.examine(Hit(lone, anchors, index[row], None, SEED_MUTATOR, key, objective, error))
+        hit = Hit(lone, anchors, index[row], None, SEED_MUTATOR, key, objective, error, batch=batch, row=row)
+        fuzzer.examiner.examine(hit)
 
 
 def _key(verdict: Verdict, row: int) -> int:

@@ -209,6 +209,8 @@ class Fuzzer:
                 objective=objective,
                 error=error,
                 count=len(at),
+                batch=brood.batch,
+                row=row,
             )
         )
 

@@ -96,18 +96,12 @@ class Session:
             self.reporter.close()
 
     def _run(self, resume: bool) -> Run:
-        settings, job = self.settings, self.job
+        job = self.job
         job.prepare()
-        target, seeds = job.target, job.seeds
-        space = build_space(
-            seeds,
-            ranges=settings.ranges,
-            kinds=settings.kinds,
-            fixed=settings.fixed,
-            shapes=settings.shapes,
-            eps=settings.eps,
-            constraint=job.constraint(),
-        )
+        target, space = job.target, self._space()
+        if job.reconsider(space):
+            space = self._space()
+        seeds = job.seeds
         job.check(space)
         groups = [SeedGroup({n: t.to(target.device) for n, t in g.batch.items()}, g.index) for g in seeds.groups]
         store = self._store(space, seeds)
@@ -139,6 +133,18 @@ class Session:
             raise KeyboardInterrupt(self._left(store)) from stop
         finally:
             store.close()
+
+    def _space(self) -> InputSpace:
+        settings, job = self.settings, self.job
+        return build_space(
+            job.seeds,
+            ranges=settings.ranges,
+            kinds=settings.kinds,
+            fixed=settings.fixed,
+            shapes=settings.shapes,
+            eps=settings.eps,
+            constraint=job.constraint(),
+        )
 
     def _left(self, store: RunStore | NullStore) -> str:
         """What an interruption that did not wait for the batch in hand leaves behind, in one sentence."""

@@ -115,6 +115,9 @@ def _nothing_bad(finding: Finding, side: TorchTarget) -> list[str]:
         return weights
     if finding.status == "confirmed":
         return ["rerun here, every operation is finite: the failure does not show in this environment (nnfuzz repro)"]
+    seen = str(finding.details.get("bad_op", "")).splitlines()
+    if finding.in_batch_only and seen:
+        return ["rerun alone, every operation is finite; in its batch the first bad operation was:", *seen]
     return [f"rerun alone, every operation is finite: the finding is {finding.status}"]
 
 

@@ -80,7 +80,16 @@ def locate(
     side = target.a if isinstance(target, PairTarget) else target
     if not isinstance(side, TorchTarget) or not side.sees_inside:
         return None
-    inputs = {n: t.detach().clone() for n, t in side.model_input(candidate).items()}
+    return locate_in(side, side.model_input(candidate), backward=backward, raises=raises, watch_internal=watch_internal)
+
+
+def locate_in(
+    side: Target, given: Batch, *, backward: bool, raises: bool = False, watch_internal: bool = False
+) -> BadOp | None:
+    """The same for one call's inputs, whatever candidates they hold."""
+    if not isinstance(side, TorchTarget) or not side.sees_inside:
+        return None
+    inputs = {n: t.detach().clone() for n, t in given.items()}
     args, kwargs = side.form.bind(side.differentiable(inputs) if backward else inputs)
     try:
         return first_bad(

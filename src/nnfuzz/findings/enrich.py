@@ -103,7 +103,7 @@ class Enricher:
         layer = next((n[6:] for n in finding.details.get("nonfinite", {}) if n.startswith("layer ")), "")
         if finding.site is not None or layer:
             finding.details |= side.part_facts(finding.site.module if finding.site is not None else layer)
-        elif finding.symptom in ("nan", "+inf", "-inf") and finding.phase == "forward":
+        elif finding.symptom in ("nan", "+inf", "-inf") and finding.phase == "forward" and not finding.in_batch_only:
             if isinstance(target, PairTarget) and finding.details.get("broken side") == "B":
                 side, candidate = target.b, target.for_b(candidate)
             said = side.second_opinion(side.model_input(candidate))

@@ -70,6 +70,11 @@ class Finding:
         return self.status == "confirmed"
 
     @property
+    def in_batch_only(self) -> bool:
+        """Fails beside others of its batch, and not alone."""
+        return self.status == "batch-only"
+
+    @property
     def broken_side(self) -> str:
         """A or B, where that one of two models gives a number that is not finite and the other does not; else ""."""
         return str(self.details.get("broken side", ""))

@@ -21,7 +21,7 @@ from nnfuzz.objectives import Objective
 from nnfuzz.onnx.matching import check_takes
 from nnfuzz.seeds import Seeds
 from nnfuzz.settings import Settings
-from nnfuzz.space import Batch, InputSpace
+from nnfuzz.space import Batch, InputSpace, rows
 from nnfuzz.targets import PairTarget, Target, TorchTarget
 from nnfuzz.targets.foreign import ForeignModel
 from nnfuzz.targets.unit import Plan, check_drive, random_candidates
@@ -64,6 +64,20 @@ class Job(ABC):
         self.side.adopt(self.plan)
         self.seeds = self.plan.seeds
 
+    def reconsider(self, space: InputSpace) -> bool:
+        """Rows that the seeds show as independent are looked at again beside random legal ones. Whether candidates are
+        others than they were."""
+        if self.plan is None or self.plan.unit != "sample" or self.settings.unit != "auto":
+            return False
+        why = self.side.interacting(lambda: self._far(space))
+        if not why:
+            return False
+        self.plan = plan_for(self.side, self.given, self.settings, self.whole_shapes(), why)
+        self.side.adopt(self.plan)
+        self.side.notes[:] = dict.fromkeys(self.side.notes)
+        self.seeds = self.plan.seeds
+        return True
+
     def check(self, space: InputSpace) -> None:
         """A fast way of running is tried again on random legal inputs."""
         assert self.plan is not None
@@ -77,6 +91,20 @@ class Job(ABC):
         group = max(self.seeds.groups, key=lambda g: len(g.index))
         generator = torch.Generator().manual_seed(self.settings.seed)
         return random_candidates(space, {n: t.to(self.side.device) for n, t in group.batch.items()}, generator)
+
+    def _far(self, space: InputSpace) -> Batch:
+        """Legal candidates as unlike the seeds as can be had: two at the ends of the ranges, and random ones."""
+        drawn = self._random(space)
+        group = max(self.seeds.groups, key=lambda g: len(g.index))
+        ends = rows({n: t.to(self.side.device) for n, t in group.batch.items()}, [0, 0])
+        anchors = space.anchors(dict(ends))
+        for spec in space.mutable:
+            if spec.is_real:
+                ends[spec.name] = torch.stack(
+                    [e.to(drawn[spec.name].device).expand(drawn[spec.name].shape[1:]) for e in (spec.low, spec.high)]
+                ).to(drawn[spec.name].dtype)
+        ends = space.project(ends, anchors)
+        return {n: torch.cat([t, drawn[n]]) for n, t in ends.items()}
 
     def constraint(self) -> Callable[[Batch], Batch] | None:
         fn = self.settings.constraint

@@ -146,11 +146,9 @@ class DiffJob(Job):
         seeds = Seeds(pair.b.form, renamed, given.stacked)
         if isinstance(self.model_b, ForeignModel):
             check_first_axes(pair.names, self.model_b, self.seeds.groups[0].batch, unit == "sample")
-        if pair.b.mixes_rows and given.stacked and unit == "sample":
+        if given.stacked and unit == "sample" and (why := self._mixing(pair.b, seeds)):
             pair.b.adopt(plan_for(pair.b, as_whole(seeds, 1), Settings(), whole=False))
-            self._matched.append(
-                "B quantizes whatever it is given by one scale, so that rows change one another: it takes one at a time"
-            )
+            self._matched.append(f"{why}: it takes one at a time")
             return
         try:
             pair.b.adopt(plan_for(pair.b, seeds, Settings(unit=unit), self.whole_shapes()))
@@ -158,6 +156,17 @@ class DiffJob(Job):
             if not (given.stacked and self.side.unit == "sample"):
                 raise
             pair.b.adopt(plan_for(pair.b, as_whole(seeds, 1), Settings(), whole=False))
+
+    def _mixing(self, b: TorchTarget, seeds: Seeds) -> str:
+        """Why rows that A takes together would change one another in B; "" where they do not."""
+        if b.mixes_rows:
+            return "B quantizes whatever it is given by one scale, so that rows change one another"
+        joins = b.joins_rows(seeds)
+        return f"in B {joins}" if joins else ""
+
+    def reconsider(self, space: InputSpace) -> bool:
+        """How B takes candidates follows from how A does: they stay as the seeds and the graphs show them."""
+        return False
 
     def _match_outputs(self, pair: PairTarget, *, tell: bool) -> None:
         """Found on a seed: what each side gives is only known then."""

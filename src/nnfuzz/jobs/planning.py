@@ -42,8 +42,8 @@ def labels(settings: Settings, seeds: Seeds) -> frozenset[str]:
     return frozenset(found)
 
 
-def plan_for(side: TorchTarget, seeds: Seeds, settings: Settings, whole: bool) -> Plan:
-    """What a candidate is, under the first gradient mode in which the model runs."""
+def plan_for(side: TorchTarget, seeds: Seeds, settings: Settings, whole: bool, coupled: str = "") -> Plan:
+    """What a candidate is, under the first gradient mode in which the model runs. ``coupled``: see ``decide``."""
     moved = Seeds(
         seeds.form,
         [SeedGroup({n: t.to(side.device) for n, t in g.batch.items()}, g.index) for g in seeds.groups],
@@ -52,13 +52,14 @@ def plan_for(side: TorchTarget, seeds: Seeds, settings: Settings, whole: bool) -
         seeds.uneven,
     )
     found: list[Plan] = []
+    joins = coupled or side.joins_rows(moved)
 
     def call(inputs: Batch) -> Named:
         # Whether the model keeps its input is not known yet.
         return side.call({n: t.clone() for n, t in inputs.items()})
 
     def attempt() -> None:
-        found[:] = [decide(call, moved, settings.unit, shapes_are_whole=whole)]
+        found[:] = [decide(call, moved, settings.unit, shapes_are_whole=whole, coupled=joins)]
 
     side.find_grad_mode(attempt)
     if not found:

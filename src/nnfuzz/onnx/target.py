@@ -16,16 +16,19 @@ from nnfuzz.gradient.allowance import Allowance
 from nnfuzz.gradient.climber import SLOTS
 from nnfuzz.objectives.base import differences
 from nnfuzz.onnx.axes import Axes, find_axes, holds
+from nnfuzz.onnx.coupling import coupling
+from nnfuzz.onnx.coupling_seen import interacts
 from nnfuzz.onnx.program import OnnxProgram
 from nnfuzz.onnx.runtime import OnnxModel
 from nnfuzz.onnx.taps import TRIED, Tap, all_values, hidden_values, values_by_pattern
+from nnfuzz.seeds import Seeds
 from nnfuzz.space import Batch, rows, size
 from nnfuzz.targets.base import Trace, Want
 from nnfuzz.targets.drive import Named, agree
 from nnfuzz.targets.inside import InsideWatch
 from nnfuzz.targets.outputs import named_outputs
 from nnfuzz.targets.torch import TorchTarget
-from nnfuzz.targets.unit import Plan, several
+from nnfuzz.targets.unit import Plan, probe_rows, several
 
 CHUNK_BYTES = 640 << 10
 """The largest value inside the graph for the rows that one call of ONNX Runtime takes: beyond that its working memory
@@ -81,6 +84,8 @@ class OnnxTarget(TorchTarget):
         """Rows that one call of ONNX Runtime takes; 0 for no limit."""
         self.axes: Axes | None = None
         """How whole candidates are joined, where they can be."""
+        self._interact = False
+        self._seeds: Batch = {}
         self.layer_taps: list[Tap] = []
         self._watched: list[Tap] | None = None
         self._values: dict[str, _Value] = {}
@@ -140,6 +145,32 @@ class OnnxTarget(TorchTarget):
 
     def parted(self, outputs: Named, count: int) -> Named:
         return outputs if self.axes is None else self.axes.parted(outputs, count)
+
+    def joins_rows(self, seeds: Seeds) -> str:
+        """By the graph: of rows that may be candidates, or of the first axes of whole ones."""
+        if self.program is None:
+            return ""
+        batch = seeds.groups[0].batch
+        if seeds.stacked:
+            some = rows(probe_rows(batch), slice(0, 2))
+        elif all(t.dim() > 1 for t in batch.values()) and len({t.shape[1] for t in batch.values()}) == 1:
+            some = {n: t.flatten(0, 1) for n, t in rows(several(rows(batch, slice(0, 1))), slice(0, 2)).items()}
+        else:
+            return ""
+        return coupling(self.program, some, dict.fromkeys(some, 0), size(some))
+
+    def interacting(self, draw: Callable[[], Batch]) -> str:
+        self._interact = interacts(self.onnx.run, self._seeds, draw())
+        return "the result of a row changes with the rows beside it" if self._interact else ""
+
+    def _joinable(self, candidates: Batch) -> Axes | None:
+        """How whole candidates can be run together, where the graph does not show that this changes them."""
+        axes = None if self._interact else find_axes(self.onnx.inputs, self.call, candidates)
+        if axes is None or self.program is None:
+            return axes
+        together = axes.joined(candidates)
+        apart = together is None or not coupling(self.program, together, axes.inputs, size(candidates))
+        return axes if apart else None
 
     def check(self, draw: Callable[[], Batch]) -> None:
         """Joined runs are tried again on random legal candidates."""
@@ -274,11 +305,11 @@ class OnnxTarget(TorchTarget):
     def adopt(self, plan: Plan) -> None:
         self.unit, self.drive, self.why = plan.unit, plan.drive, plan.why
         group = max(plan.seeds.groups, key=lambda g: len(g.index))
-        some = rows(group.batch, slice(0, COMPARED))
+        some = self._seeds = rows(group.batch, slice(0, COMPARED))
         self._compare(some)
         self._values = self._survey(some)
         if self.unit == "batch" and self.drive == "loop":
-            self.axes = find_axes(self.onnx.inputs, self.call, several(some))
+            self.axes = self._joinable(several(some))
         self.widest = max((v.bytes for v in self._values.values()), default=0)
         if self.widest and (self.unit == "sample" or self.axes is not None):
             self.chunk = max(1, CHUNK_BYTES // self.widest)

@@ -24,6 +24,7 @@ from nnfuzz.targets.unit import Plan
 
 if TYPE_CHECKING:
     from nnfuzz.gradient.allowance import Allowance
+    from nnfuzz.seeds import Seeds
 
 LAYER_BYTES = 4 << 20
 """The largest result of a layer for the rows that run together: beyond that it no longer fits into a core's caches, and
@@ -250,6 +251,15 @@ class TorchTarget(Target):
     def allowance(self) -> Allowance | None:
         """A new account of what gradient turns may take; None where a traced candidate costs some plain ones only."""
         return None
+
+    def joins_rows(self, seeds: Seeds) -> str:
+        """What the model itself shows to join the rows of a batch, in one sentence; "" where nothing does."""
+        return ""
+
+    def interacting(self, draw: Callable[[], Batch]) -> str:
+        """The same where rows that were taken as independent turn out not to be, beside random legal ones, which
+        ``draw`` makes."""
+        return ""
 
     def check(self, draw: Callable[[], Batch]) -> None:
         """Whatever was found of fast ways on the seeds may be tried again on random legal candidates, which ``draw``

@@ -29,8 +29,13 @@ class Plan:
     why: str
 
 
-def decide(call: Call, seeds: Seeds, requested: str = "auto", *, shapes_are_whole: bool = False) -> Plan:
-    """Runs at most a few seeds. Raises ``ModelFailure`` when no way of passing them works."""
+def decide(
+    call: Call, seeds: Seeds, requested: str = "auto", *, shapes_are_whole: bool = False, coupled: str = ""
+) -> Plan:
+    """Runs at most a few seeds. Raises ``ModelFailure`` when no way of passing them works.
+
+    ``coupled``: what is known to join rows whatever the seeds show, in one sentence.
+    """
     if requested not in ("auto", "sample", "batch"):
         raise UsageError(f"unit is {requested!r}, but it is one of auto, sample, batch")
     if not seeds.stacked:
@@ -39,40 +44,41 @@ def decide(call: Call, seeds: Seeds, requested: str = "auto", *, shapes_are_whol
                 "unit=sample needs seeds with a first axis of candidates (a tensor or dict of tensors), "
                 "but whole candidates were given as a list: stack them, or leave unit at auto"
             )
-        return _whole(call, seeds, "seeds were given as whole candidates")
+        return _whole(call, seeds, "seeds were given as whole candidates", coupled)
     if requested == "sample":
-        return _forced_sample(call, seeds)
+        return _forced_sample(call, seeds, coupled)
     if requested == "batch" or shapes_are_whole:
-        return _whole(call, as_whole(seeds, _chunk(seeds)), "asked for" if requested == "batch" else "shapes name it")
-    return _by_running(call, seeds)
+        why = "asked for" if requested == "batch" else "shapes name it"
+        return _whole(call, as_whole(seeds, _chunk(seeds)), why, coupled)
+    return _by_running(call, seeds, coupled)
 
 
-def _by_running(call: Call, seeds: Seeds) -> Plan:
-    probe = _probe_rows(seeds.groups[0].batch)
+def _by_running(call: Call, seeds: Seeds, coupled: str) -> Plan:
+    probe = probe_rows(seeds.groups[0].batch)
     together, error = _attempt(call, probe)
     singles = [_attempt(call, rows(probe, slice(i, i + 1)))[0] for i in range(min(3, size(probe)))]
     ran = together is not None and all(s is not None for s in singles)
-    if together is not None and ran and (why := _why_independent(call, probe, together, singles)):
+    if together is not None and ran and not coupled and (why := _why_independent(call, probe, together, singles)):
         return Plan("sample", "rows", seeds, why)
     if together is not None:
         why = (
             "the model cannot run one row alone"
             if any(s is None for s in singles)
-            else "the result of a row depends on the others, or there is one result for all of them"
+            else coupled or "the result of a row depends on the others, or there is one result for all of them"
         )
-        return _whole(call, as_whole(seeds, _chunk(seeds)), why)
+        return _whole(call, as_whole(seeds, _chunk(seeds)), why, coupled)
     fine = [i for i in range(size(probe)) if _attempt(call, rows(probe, slice(i, i + 1)))[0] is not None]
     if 2 <= len(fine) < size(probe):  # some seeds make the model raise: what the others are is found without them
         rest = rows(probe, fine)
         together, _ = _attempt(call, rest)
         alone = [_attempt(call, rows(rest, slice(i, i + 1)))[0] for i in range(min(3, len(fine)))]
-        if together is not None and (why := _why_independent(call, rest, together, alone)):
+        if together is not None and not coupled and (why := _why_independent(call, rest, together, alone)):
             return Plan("sample", "rows", seeds, why)
     if singles and singles[0] is not None:
-        return _whole(call, as_whole(seeds, 1), "the model takes one row at a time")
+        return _whole(call, as_whole(seeds, 1), "the model takes one row at a time", coupled)
     bare = Seeds(seeds.form, seeds.groups, False, seeds.notes)
     if _attempt(call, _first(bare))[0] is not None:
-        return _whole(call, bare, "the model has no batch axis")
+        return _whole(call, bare, "the model has no batch axis", coupled)
     assert error is not None
     raise seeds_failure(error) from error
 
@@ -110,7 +116,7 @@ def _a_result_each(outputs: Named, count: int) -> bool:
     return bool(outputs) and all(t.dim() > 0 and t.shape[0] == count for t in outputs.values())
 
 
-def _probe_rows(batch: Batch) -> Batch:
+def probe_rows(batch: Batch) -> Batch:
     """A few different rows; a lone seed is joined by its own values in another order: equal rows prove nothing."""
     if size(batch) >= 2:
         return rows(batch, slice(0, PROBED))
@@ -121,7 +127,7 @@ def _other_order(t: Tensor) -> Tensor:
     return t.flip(-1) if t.dim() > 1 and t.shape[-1] > 1 else t
 
 
-def _whole(call: Call, seeds: Seeds, why: str) -> Plan:
+def _whole(call: Call, seeds: Seeds, why: str, coupled: str) -> Plan:
     _, error = _attempt(call, _first(seeds))
     if error is not None and seeds.uneven and not isinstance(error, NnfuzzError):
         raise UsageError(
@@ -130,6 +136,8 @@ def _whole(call: Call, seeds: Seeds, why: str) -> Plan:
         ) from error
     if error is not None:
         raise seeds_failure(error) from error
+    if coupled:  # a way of running many at once is tried on a few, and few may show nothing
+        return Plan("batch", "loop", seeds, why)
     group = max(seeds.groups, key=lambda g: len(g.index))
     probe = several(rows(group.batch, slice(0, 4)))
     drive = next((d for d in ("fold", "vmap") if works(d, call, probe)), "loop")
@@ -141,7 +149,7 @@ def several(batch: Batch) -> Batch:
     return batch if size(batch) >= 3 else {n: torch.cat([t, _other_order(t)] * 2)[:3] for n, t in batch.items()}
 
 
-def _forced_sample(call: Call, seeds: Seeds) -> Plan:
+def _forced_sample(call: Call, seeds: Seeds, coupled: str) -> Plan:
     probe = rows(seeds.groups[0].batch, slice(0, PROBED))
     try:
         drive_rows(call, probe)
@@ -149,7 +157,7 @@ def _forced_sample(call: Call, seeds: Seeds) -> Plan:
         raise UsageError(f"unit=sample does not fit: {error}; use unit=batch") from None
     except Exception as error:
         raise seeds_failure(error) from error
-    return Plan("sample", "rows", seeds, "asked for")
+    return Plan("sample", "rows", seeds, f"asked for, though {coupled}" if coupled else "asked for")
 
 
 def _chunk(seeds: Seeds) -> int:
