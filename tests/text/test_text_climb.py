@@ -19,8 +19,8 @@ from nnfuzz.text.codec import Characters
 from nnfuzz.text.exchange import Exchanger
 from nnfuzz.text.models import Writing, language_model
 from nnfuzz.text.models import choosing as choosing_module
+from nnfuzz.text.models.beginnings import read, step_of_marks
 from nnfuzz.text.models.choosing import Chooser
-from nnfuzz.text.models.recurrent import _step_of_marks
 from nnfuzz.text.objectives import Together
 from nnfuzz.text.objectives.parse import make_objectives
 from nnfuzz.text.scout import OWN, Endings, draws
@@ -167,26 +167,49 @@ def test_wishes_find_what_mutation_does_not(way: str) -> None:
     assert alone.findings == []
 
 
+def read_by(prompts: list[list[int]]) -> list[tuple[int, ...]]:
+    """The shapes of ids that the module is called with; logits and states must be those of each prompt alone."""
+    small, calls = Small(), []
+
+    def call(ids: torch.Tensor, state: Any) -> tuple[torch.Tensor, Any]:
+        calls.append(tuple(ids.shape))
+        logits, state = small.logits(ids, state)
+        return logits[:, -1], state
+
+    with torch.no_grad():
+        logits, state = read(prompts, call, [1, 1], torch.device("cpu"))
+        for n, prompt in enumerate(prompts):
+            alone, (h, c) = small.logits(torch.tensor([prompt]))
+            assert torch.allclose(alone[0, -1], logits[n], atol=1e-5)
+            assert torch.allclose(h[:, 0], state[0][:, n], atol=1e-5)
+            assert torch.allclose(c[:, 0], state[1][:, n], atol=1e-5)
+    return calls
+
+
 def test_prompts_of_many_lengths_are_read_in_few_calls() -> None:
-    model = language_model(Small())
-    assert model.codec is not None
     prompts = [[(7 * n + k) % 26 for k in range(n)] for n in range(1, 41)]
-    calls = []
-    inner = model._logits  # type: ignore[attr-defined]
-    model._logits = lambda ids, state: calls.append(tuple(ids.shape)) or inner(ids, state)  # type: ignore[attr-defined]
-    logits, state = model._read(prompts)  # type: ignore[attr-defined]
+    calls = read_by(prompts)
     assert len(calls) < 16
-    assert sum(a * b for a, b in calls) == sum(map(len, prompts))  # nothing is read twice, and no padding
-    for n, prompt in enumerate(prompts):
-        alone, (h, c) = Small().logits(torch.tensor([prompt]))
-        assert torch.allclose(alone[0, -1], logits[n], atol=1e-5)
-        assert torch.allclose(h[:, 0], state[0][:, n], atol=1e-5)
-        assert torch.allclose(c[:, 0], state[1][:, n], atol=1e-5)
+    assert sum(a * b for a, b in calls) <= sum(map(len, prompts))  # nothing is read twice, and no padding
+
+
+def test_a_beginning_that_prompts_share_is_read_once() -> None:
+    stem = [k % 26 for k in range(40)]
+    prompts = [[*stem[:n], 25, n % 5] for n in range(1, 41)] + [[*stem, 3, 3]] * 5
+    calls = read_by(prompts)
+    assert sum(a * b for a, b in calls) < sum(map(len, prompts)) / 3
+    assert max(a for a, _ in calls) < len(prompts)
+
+
+@given(st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=20), min_size=1, max_size=12))
+def test_prompts_that_share_much_are_read_as_each_alone(prompts: list[list[int]]) -> None:
+    calls = read_by(prompts)
+    assert sum(a * b for a, b in calls) <= sum(map(len, prompts))
 
 
 @given(st.lists(st.integers(1, 300), min_size=1, max_size=30))
 def test_marks_never_take_more_calls_than_lengths(lengths: list[int]) -> None:
-    step = _step_of_marks(lengths)
+    step = step_of_marks(lengths)
     assert len({(n - 1) // step for n in lengths}) + max((n - 1) % step for n in lengths) <= len(set(lengths))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,9 +16,20 @@ _EVERY_STEP = 1_000_003
 """Noise of step t is drawn from a generator seeded with the seed times this, plus t: nothing needs to be remembered."""
 
 
-BLOCK = 1 << 22
-"""Logits (numbers, over rows, steps and vocabulary) that are kept before what is to be noted is made of them: many
-steps in one call cost far less than each by itself, and large vocabularies must not fill the memory."""
+BLOCK = 1 << 17
+"""Logits (numbers, over rows, steps and vocabulary) that are kept before what is to be noted is made of them: some
+steps in one call cost less than each by itself, but only while they are still in a processor's cache."""
+
+
+class _Step(NamedTuple):
+    """Of every row: the largest logit and whose it is, the id chosen, whether it was alive, whether it had no
+    distribution (None: all had one)."""
+
+    top: Tensor
+    likeliest: Tensor
+    chosen: Tensor
+    alive: Tensor
+    bad: Tensor | None
 
 
 class Chooser:
@@ -46,8 +58,9 @@ class Chooser:
         self.alive = torch.ones(rows, dtype=torch.bool, device=device)
         self.length = 0
         self._shown = Shown()
-        self._kept: list[tuple[Tensor, Tensor, Tensor, Tensor | None]] = []
-        """Logits, chosen ids, which rows were alive and which had no distribution, step by step."""
+        self._kept: list[_Step] = []
+        self._logits: Tensor | None = None
+        """Room for the logits of the steps that are kept, ``(rows, steps, vocabulary)``."""
 
     @property
     def over(self) -> bool:
@@ -65,17 +78,14 @@ class Chooser:
         if self.reach is not None:
             self.reach = torch.maximum(self.reach, reach(logits) * self.alive)
         logits = logits.float()
-        top, chosen = logits.max(1)
+        top, likeliest = logits.max(1)
         bad = None
-        if not bool(top.isfinite().all()):
+        if not math.isfinite(float(top.sum())):  # or large numbers together
             bad = ~top.isfinite()
             logits = torch.where(bad[:, None], logits.nan_to_num(-1e9, 1e9, -1e9), logits)
-            chosen = logits.argmax(1)
-        if self.writing.temperature:
-            chosen = self._drawn(logits)
-        self._kept.append((logits, chosen, self.alive, bad))
-        if len(self._kept) * logits.numel() >= BLOCK:
-            self._note()
+            top, likeliest = logits.max(1)
+        chosen = self._drawn(logits) if self.writing.temperature else likeliest
+        self._keep(logits, _Step(top, likeliest, chosen, self.alive, bad))
         if self.end is not None:
             self.alive = self.alive & (chosen != self.end)
         self.length += 1
@@ -94,20 +104,31 @@ class Chooser:
             made["reach"] = self.reach
         return {**made, "ended": ~self.alive}
 
+    def _keep(self, logits: Tensor, step: _Step) -> None:
+        rows, vocabulary = logits.shape
+        if self._logits is None:
+            room = min(self.writing.max_new - self.length, max(1, -(-BLOCK // logits.numel())))
+            self._logits = logits.new_empty(rows, room, vocabulary)
+        self._logits[:, len(self._kept)] = logits
+        self._kept.append(step)
+        if len(self._kept) == self._logits.shape[1]:
+            self._note()
+
     def _note(self) -> None:
-        if not self._kept:
+        if not self._kept or self._logits is None:
             return
-        logits = torch.stack([step[0] for step in self._kept], 1)
-        chosen = torch.stack([step[1] for step in self._kept], 1)
-        alive = torch.stack([step[2] for step in self._kept], 1)
+        logits = self._logits[:, : len(self._kept)]
+        top, likeliest, chosen, alive = (
+            torch.stack([getattr(step, name) for step in self._kept], 1)
+            for name in ("top", "likeliest", "chosen", "alive")
+        )
         none = torch.zeros_like(self.alive)
-        bad = torch.stack([none if step[3] is None else step[3] for step in self._kept], 1)
-        self._kept = []
+        bad = torch.stack([none if step.bad is None else step.bad for step in self._kept], 1)
+        self._kept, self._logits = [], None
         logp = torch.log_softmax(logits, 2)
         mine = logp.gather(2, chosen[:, :, None])[:, :, 0]
-        top, at = logp.max(2, keepdim=True)
-        second = logp.scatter(2, at, -torch.inf).amax(2) if logp.shape[2] > 1 else top[:, :, 0]
-        margin = top[:, :, 0] - second
+        second = logits.scatter_(2, likeliest[:, :, None], -torch.inf).amax(2) if logits.shape[2] > 1 else top
+        margin = top - second
         self._shown.add(
             tokens=chosen.masked_fill(~alive, PAD),
             logp=mine.masked_fill(~alive, torch.nan),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from nnfuzz.targets.base import Trace
 from nnfuzz.text.codec import Characters, Codec, Ids
 from nnfuzz.text.given import kind_of
 from nnfuzz.text.models.base import LanguageModel, Prompts, Wish, Writing
+from nnfuzz.text.models.beginnings import leaves, read
 from nnfuzz.text.models.choosing import Chooser, Pooled
 from nnfuzz.text.models.wishing import embedding_of, wish_through
 
@@ -101,7 +102,7 @@ class LogitsModule(LanguageModel):
     # ------------------------------------------------------------------ with a state
 
     def _with_state(self, ids: list[list[int]], chooser: Chooser, pooled: Pooled | None) -> None:
-        logits, state = self._read(ids)
+        logits, state = read(ids, self._call, self._axes, self.device)
         while True:
             chosen = chooser.step(logits)
             if chooser.over:
@@ -111,59 +112,6 @@ class LogitsModule(LanguageModel):
                 pooled.add(self._features(state), chooser.alive)
         if pooled is not None and chooser.length == 1:
             pooled.add(self._features(state), torch.ones_like(chooser.alive))
-
-    def _read(self, ids: list[list[int]]) -> tuple[Tensor, Any]:
-        """Logits and state after every prompt, no padding ever seen. What is dear is a call, not its rows: so every
-        prompt is read up to a mark, one a ``step``, that many share, and its rest id by id together with the others'.
-        """
-        step = _step_of_marks([len(p) for p in ids])
-        marks = [1 + (len(p) - 1) // step * step for p in ids]
-        logits, state = self._read_up_to([p[:mark] for p, mark in zip(ids, marks, strict=True)])
-        left = [p[mark:] for p, mark in zip(ids, marks, strict=True)]
-        for n in range(max(map(len, left))):
-            rows = torch.tensor([r for r, rest in enumerate(left) if len(rest) > n], device=self.device)
-            some = torch.tensor([[rest[n]] for rest in left if len(rest) > n], device=self.device)
-            leaves = _leaves(state)
-            drawn = (t.index_select(a, rows) for t, a in zip(leaves, self._axes, strict=True))
-            found, after = self._call(some, _rebuilt(state, drawn))
-            logits = logits.index_copy(0, rows, found)
-            put = (
-                t.index_copy(a, rows, new.to(t.dtype))
-                for t, a, new in zip(leaves, self._axes, _leaves(after), strict=True)
-            )
-            state = _rebuilt(after, put)
-        return logits, state
-
-    def _read_up_to(self, ids: list[list[int]]) -> tuple[Tensor, Any]:
-        """The same with one call for each length: the longest first, each row leaving the batch where it ends."""
-        order = sorted(range(len(ids)), key=lambda r: -len(ids[r]))
-        width = len(ids[order[0]])
-        packed = torch.zeros(len(ids), width, dtype=torch.long)
-        for row, source in enumerate(order):
-            packed[row, : len(ids[source])] = torch.tensor(ids[source], dtype=torch.long)
-        packed = packed.to(self.device)
-        lengths = [len(ids[r]) for r in order]
-        at, active, state = 0, len(ids), None
-        logits_of: list[Tensor] = []
-        states_of: list[list[Tensor]] = []
-        structure: Any = None
-        for length in sorted(set(lengths)):
-            logits, structure = self._call(packed[:active, at:length], state)
-            leaves = _leaves(structure)
-            stay = sum(1 for n in lengths[:active] if n > length)
-            logits_of.append(logits[stay:active])
-            states_of.append([t.narrow(a, stay, active - stay) for t, a in zip(leaves, self._axes, strict=True)])
-            kept = [t.narrow(a, 0, stay).contiguous() for t, a in zip(leaves, self._axes, strict=True)]
-            at, active, state = length, stay, _rebuilt(structure, iter(kept))
-        # Rows left from the end of the order to its beginning.
-        back = torch.empty(len(ids), dtype=torch.long, device=self.device)
-        back[torch.tensor(order, device=self.device)] = torch.arange(len(ids), device=self.device)
-        logits = torch.cat(logits_of[::-1])[back]
-        joined = [
-            torch.cat([s[i] for s in states_of[::-1]], a).index_select(a, back).contiguous()
-            for i, a in enumerate(self._axes)
-        ]
-        return logits, _rebuilt(structure, iter(joined))
 
     def _call(self, ids: Tensor, state: Any) -> tuple[Tensor, Any]:
         found = self._logits(ids, state)
@@ -205,7 +153,7 @@ class LogitsModule(LanguageModel):
         shapes = []
         for rows in (2, 3):
             _, state = self._call(torch.zeros(rows, 1, dtype=torch.long, device=self.device), None)
-            shapes.append([tuple(t.shape) for t in _leaves(state)])
+            shapes.append([tuple(t.shape) for t in leaves(state)])
         axes = []
         for two, three in zip(*shapes, strict=True):
             differing = [i for i, (a, b) in enumerate(zip(two, three, strict=True)) if (a, b) == (2, 3)]
@@ -216,7 +164,7 @@ class LogitsModule(LanguageModel):
 
     def _features(self, state: Any) -> Tensor:
         """The first tensor of the state (of an LSTM: h), rows on its own axis."""
-        return _leaves(state)[0]
+        return leaves(state)[0]
 
     # ------------------------------------------------------------------ without one
 
@@ -271,31 +219,3 @@ def _id_of(module: Any, which: str, size: int, name: str) -> int | None:
             f"{name}: {which} is {value!r:.40}, but an id of 0 to {size - 1} is expected: correct it, or leave it out"
         )
     return found
-
-
-def _step_of_marks(lengths: list[int]) -> int:
-    """The distance of marks that needs the fewest calls: one for each mark, one for each id of the longest rest."""
-
-    def calls(step: int) -> int:
-        return len({(n - 1) // step for n in lengths}) + max((n - 1) % step for n in lengths)
-
-    return min((1, 2, 4, 8, 16, 32), key=calls)
-
-
-def _leaves(state: Any) -> list[Tensor]:
-    if isinstance(state, Tensor):
-        return [state]
-    if isinstance(state, dict):
-        return [t for part in state.values() for t in _leaves(part)]
-    if isinstance(state, tuple | list):
-        return [t for part in state for t in _leaves(part)]
-    raise UsageError(f"a state of tensors in tuples, lists or dicts is needed, but it holds {kind_of(state)}")
-
-
-def _rebuilt(like: Any, leaves: Iterator[Tensor]) -> Any:
-    if isinstance(like, Tensor):
-        return next(leaves)
-    if isinstance(like, dict):
-        return {k: _rebuilt(part, leaves) for k, part in like.items()}
-    made = [_rebuilt(part, leaves) for part in like]
-    return type(like)(*made) if hasattr(like, "_fields") else type(like)(made)

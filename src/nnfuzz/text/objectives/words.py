@@ -40,7 +40,10 @@ class Words(TextObjective):
         self._said = list(kept)
         """Each word as the model's alphabet can write it."""
         self._any = re.compile("|".join(s.pattern for s in self._spellings))
-        self._classes: list[list[Tensor]] = []
+        self._letters: list[list[int]] = []
+        """Per character of each word, which column of ``_classes`` is it."""
+        self._classes: Tensor | None = None
+        """bool ``(alphabet, different letters)``: which ids are each letter."""
         self._inside: Tensor | None = None
         self._first: list[list[int]] = []
         self._watch: Tensor | None = None
@@ -62,8 +65,8 @@ class Words(TextObjective):
             self._spaced = _begins_with_space(model, self.words[0])
 
     def watched(self, model: LanguageModel) -> set[int]:
-        if self._classes:
-            return set(range(model.out.size))
+        if self._classes is not None:
+            return set(self._classes.any(1).nonzero()[:, 0].tolist())
         return {i for ids in self._first for i in ids}
 
     def look(self, reading: Reading) -> Look:
@@ -107,37 +110,41 @@ class Words(TextObjective):
     def _learn_classes(self, out: Characters) -> None:
         """Per letter of each word, which ids of the alphabet are it; and which ids stand inside words."""
         self._inside = torch.tensor([is_inside(c) for c in out.alphabet])
+        columns: dict[tuple[bool, ...], int] = {}
         for goal, word in enumerate(self.words):
             tries = [(w, _masks(w, out)) for w in (word, unicodedata.normalize("NFD", word), bare(word))]
             said, masks = next((t for t in tries if all(bool(m.any()) for m in t[1])), tries[0])
             self._said[goal] = said
-            self._classes.append(masks)
+            self._letters.append([columns.setdefault(tuple(m.tolist()), len(columns)) for m in masks])
+        self._classes = torch.tensor(list(columns)).T
 
     def _scores(self, reading: Reading) -> NDArray[np.float64]:
         watched = reading.trace.outputs.get("watched")
-        if self._classes and watched is not None and watched.shape[2] == reading.out.size:
+        if self._classes is not None and watched is not None and self._watch is not None:
             return self._by_character(reading.tokens, watched, torch.tensor(reading.glued))
         return self._by_text(reading, watched)
 
     def _by_character(self, tokens: Tensor, logp: Tensor, glued: Tensor) -> NDArray[np.float64]:
         """The best, over all places, of (letters so far + probability of the next) / length."""
         assert self._inside is not None
+        assert self._classes is not None
+        assert self._watch is not None
         ids = tokens.clamp(min=0)
         there = tokens >= 0
         inside = self._inside[ids] & there
         starts = torch.ones_like(there)
         starts[:, 0], starts[:, 1:] = ~glued, ~inside[:, :-1]
-        chances = logp.exp().nan_to_num(0.0)
+        chances = (logp.exp() @ self._classes[self._watch].float()).unbind(2)  # NaN after the end, and not looked at
+        is_letter_there = self._classes[ids].unbind(2)
         scores = np.zeros((len(tokens), len(self.words)))
-        for goal, masks in enumerate(self._classes):
+        for goal, letters in enumerate(self._letters):
             so_far = starts
             best = torch.zeros(len(tokens))
-            for n, mask in enumerate(masks):
+            for n, letter in enumerate(letters):
                 usable = so_far & there
-                chance = chances @ mask.float() if bool(mask.any()) else torch.zeros_like(chances[:, :, 0])
-                best = torch.maximum(best, torch.where(usable, (n + chance) / len(masks), 0).amax(1))
-                matched = usable & mask[ids]
-                if n + 1 == len(masks) or not bool(matched.any()):
+                best = torch.maximum(best, torch.where(usable, (n + chances[letter]) / len(letters), 0).amax(1))
+                matched = usable & is_letter_there[letter]
+                if n + 1 == len(letters) or not bool(matched.any()):
                     break
                 so_far = torch.zeros_like(there)
                 so_far[:, 1:] = matched[:, :-1]
