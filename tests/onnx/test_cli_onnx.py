@@ -81,11 +81,12 @@ def test_from_seeds_to_a_repaired_model(desk: Path, capsys: pytest.CaptureFixtur
     )
     assert "loss.onnx (ONNX opset 17, 4 nodes; ONNX Runtime " in text
     assert "looks for NaN and Inf in outputs\n" in text
-    assert "found F0001  +Inf at log (take_log)" in text
+    assert "found F0001  +Inf at Log (take_log)" in text
     assert "Log(p) -> lp" in text
     finding = "run/findings/F0001"
-    assert "First operation that goes wrong: `log` in the node `take_log`" in Path(finding, "README.md").read_text()
-    assert "needs onnxruntime, numpy and safetensors alone" in Path(finding, "README.md").read_text()
+    readme = Path(finding, "README.md").read_text()
+    assert "First node that goes wrong: `take_log` (`Log`), which makes `lp` from `p`" in readme
+    assert "needs onnxruntime, numpy and safetensors alone" in readme
     assert said(capsys, "repro", finding, status=1).endswith("reproduced\n")
     assert "written: fixed.onnx" in said(capsys, "explain", finding, status=0)
     assert "not reproduced" in said(capsys, "repro", finding, "--model", f"{finding}/fixed.onnx", status=0)
@@ -94,7 +95,7 @@ def test_from_seeds_to_a_repaired_model(desk: Path, capsys: pytest.CaptureFixtur
             "stream.onnx takes x float32[batch, 4], state float32[2, batch, 3], rate int64[], but the seeds of the run "
             "are x float32[1, 6]: give the model that it was made with, or another that takes the same"
         )
-    assert "log in take_log" in said(capsys, "show", finding, status=0)
+    assert "Log, node take_log" in said(capsys, "show", finding, status=0)
     assert "loss.onnx" in said(capsys, "show", "run", status=0)
     told = said(capsys, "shrink", finding, "--max-inputs", "200", status=0)
     assert ("it stays as it was" in told) == Path(finding, "fixed.onnx").is_file()

@@ -236,7 +236,7 @@ def test_explain_writes_the_repaired_graph_beside_the_finding(tmp_path: Path) ->
     run = nnfuzz.find_nans(str(path), seeds, ranges=(-10, 10), max_inputs=1500, out=tmp_path / "run")
     place = tmp_path / "run" / "findings" / "F0001"
     said = nnfuzz.explain(place, inputs=200, seconds=0.5)
-    assert "first bad operation: log in node take_log, -inf at" in said
+    assert "first bad node: Log in node take_log, -inf at" in said
     assert "written: fixed.onnx, with log.softmax:" in said
     assert "9 seeds agree within" in said
     assert "torch.log_softmax(logits, dim)" not in said  # no line of Python is to be changed
@@ -301,4 +301,5 @@ def test_operands_of_an_exception_are_those_of_the_shrunk_input(tmp_path: Path) 
     run = nnfuzz.find_nans(path, seeds, ranges=(-9, 9), max_inputs=2000, out=tmp_path / "run", seed=1)
     (finding,) = [f for f in run.findings if f.symptom == "exception"]
     kept = finding.inputs["x"]
-    assert f"other: int64[1, 3] in [{int(kept.min())}, {int(kept.max())}]" in finding.details["bad_op"]
+    assert f"x: int64[1, 3] in [{int(kept.min())}, {int(kept.max())}]" in finding.details["bad_op"]
+    assert "initializer a: int64[1] in [-6, -6]" in finding.details["bad_op"]

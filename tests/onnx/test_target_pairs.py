@@ -208,7 +208,7 @@ def test_not_finite_on_one_side_only() -> None:
         finding = next(f for f in run.findings if f.symptom == "+inf")
         assert finding.details["broken side"] == said
         assert what(finding) == ("+Inf in A" if said == "A" else "+Inf in B only")
-        assert finding.headline().startswith(f"{finding.id} +inf in {said}{' at log' if said == 'A' else ''}, L∞")
+        assert finding.headline().startswith(f"{finding.id} +inf in {said}{' at Log' if said == 'A' else ''}, L∞")
         if said == "A":
             assert finding.details["node"]["name"] == "take_log"
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from nnfuzz.advice.calls import TorchCall, Trail
+from nnfuzz.advice.graph_words import in_graph_terms
 from nnfuzz.advice.patching import Mode
 from nnfuzz.advice.roots import is_square
 from nnfuzz.probe.first_bad import call, eager
@@ -80,11 +81,14 @@ class _Scan(Mode):
         for rule in RULES:
             said = rule(made, self.trail)
             if said is not None:
-                self.warnings.setdefault(f"{self._where(made)}: {said}")
+                told = in_graph_terms(said) if made.place.node else said
+                self.warnings.setdefault(f"{self._where(made)}: {told}")
         return made.func(*args, **kwargs)
 
     def _where(self, made: TorchCall) -> str:
         place, module = made.place, self._modules.current
+        if place.node:
+            return f"{place.node} (node {module})"
         if place.file is None:
             return module or made.name
         return f"{Path(place.file).name}:{place.line}{f' [{module}]' if module else ''}"

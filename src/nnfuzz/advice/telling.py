@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from nnfuzz.advice.advise import Proposal, advise
+from nnfuzz.advice.graph_words import in_graph_terms
 from nnfuzz.advice.remedy import dtype_of
 from nnfuzz.advice.search import safe_radius, search_with
 from nnfuzz.advice.static import static_warnings
@@ -129,13 +130,14 @@ def told_operation(bad: BadOp, part: str) -> list[str]:
     module = f"{',' if where else ' in'} {part} {bad.site.module}" if bad.site.module else ""
     phase = "gradient of " if bad.site.phase == "backward" else ""
     what = "raises" if bad.symptom == "exception" else f"{bad.symptom} at {list(bad.index)}"
-    lines = [f"first bad operation: {phase}{bad.site.op}{where}{module}, {what}"]
+    kind = "node" if bad.site.node else "operation"
+    lines = [f"first bad {kind}: {phase}{bad.site.called}{where}{module}, {what}"]
     if bad.site.source:
         lines.append(f"    {bad.site.source}")
-    if bad.detail:
-        lines.append(f"  in the gradient: {bad.detail}")
-    lines += [f"  operand {o}" for o in bad.operands]
-    lines += [f"  <- {link}" for link in bad.chain]
+    if bad.told_detail:
+        lines.append(f"  in the gradient: {bad.told_detail}")
+    lines += [f"  {'reads' if bad.site.node else 'operand'} {o}" for o in bad.operands]
+    lines += [f"  <- {link}" for link in bad.told_chain]
     if bad.absorbed:
         lines.append("  it vanishes again before the output, which is finite and may be wrong")
     if bad.reached == "exception" and bad.symptom != "exception":
@@ -147,10 +149,12 @@ def told_remedies(proposals: list[Proposal], *, code: bool) -> list[str]:
     """What holds, with what was tried; then what does not, with why."""
     fine = [p for p in proposals if p.verified]
     if not proposals:
-        return ["no remedy is known for this operation here"]
-    lines = [f"what helps (each tried with torch {torch.__version__}):" if fine else "no remedy held up"]
+        return [f"no remedy is known for this {'operation' if code else 'node'} here"]
+    how = "" if code else "on the graph, computed "
+    lines = [f"what helps (each tried {how}with torch {torch.__version__}):" if fine else "no remedy held up"]
     for i, p in enumerate(fine, 1):
-        lines += wrap(f"{i}. {p.words} [{p.id}]", _WIDTH, initial_indent="  ", subsequent_indent="     ")
+        words = p.words if code else in_graph_terms(p.words)
+        lines += wrap(f"{i}. {words} [{p.id}]", _WIDTH, initial_indent="  ", subsequent_indent="     ")
         lines += [f"       {line}" for line in p.code.splitlines() if code]
         lines += wrap(f"tried: {p.verification}", _WIDTH, initial_indent="     ", subsequent_indent="     ")
         if p.verification.gradients is False:

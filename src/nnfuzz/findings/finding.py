@@ -82,7 +82,7 @@ class Finding:
     def headline(self) -> str:
         """One line: what, where, how near."""
         side = f" in {self.broken_side}" if self.broken_side else ""
-        where = f" at {self.site.op}" if self.site else ""
+        where = f" at {self.site.called}" if self.site else ""
         line = f" ({Path(self.site.file).name}:{self.site.line})" if self.site and self.site.file else ""
         near = self.distance.get("linf", float("inf"))
         return f"{self.id} {self.symptom}{side}{where}{line}, L∞ {near:.3g} from seed {self.seed_index}"

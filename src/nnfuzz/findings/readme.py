@@ -72,12 +72,15 @@ def _where(finding: Finding) -> str:
     module = f", in module `{_plain(site.module)}`" if site.module else ""
     if isinstance(node := finding.details.get("node"), Mapping):
         place, module = _node(node), ""
+    if site.node and isinstance(node, Mapping):
+        place = place.removeprefix("in the node ")
     source = f"\n\n    {_plain(site.source)}" if site.source else ""
     chain = str(finding.details.get("bad_op", "")).splitlines()[1:]  # the first line says the place again
     read = (
         "\n\nWhat it read, and where that came from:\n\n" + "\n".join(f"    {_code(c)}" for c in chain) if chain else ""
     )
-    return f"## Where\n\nFirst operation that goes wrong: `{_plain(site.op)}` {place}{module}.{source}{read}"
+    first = "node that goes wrong:" if site.node else f"operation that goes wrong: `{_plain(site.op)}`"
+    return f"## Where\n\nFirst {first} {place}{module}.{source}{read}"
 
 
 def _node(node: Mapping[str, Any]) -> str:

@@ -93,7 +93,7 @@ def _write(finding: Finding, into: Path, run: RunContext, final: Path) -> None:
 
 def _document(finding: Finding) -> dict[str, Any]:
     facts = {name: getattr(finding, name) for name in _FACTS}
-    site = dataclasses.asdict(finding.site) if finding.site else None
+    site = dataclasses.asdict(finding.site) | {"op": finding.site.called} if finding.site else None
     return {"format": FORMAT, **facts, "site": site, "call": finding.call.to_json() if finding.call else None}
 
 

@@ -27,13 +27,16 @@ class OnnxNode(nn.Module):
     the outer scope; returns the value of its one output, or a tuple of them.
 
     Attributes:
-        site_text: the node as text, which names it where the probe tells of an operation.
+        site_text, site_node: the node as text and its operator, which name it where the probe tells of an operation.
+        reads: names of the values that ``forward`` is given.
+        initializers: names of the constants that it holds, by the names under which it holds them.
     """
 
     def __init__(self, node: Node, types: Mapping[str, int], constants: Mapping[str, Value]) -> None:
         """``constants``: those that only this node or one inside its graphs reads."""
         super().__init__()
         self.site_text = str(node)
+        self.site_node = f"{node.domain}.{node.op}" if node.domain else node.op
         function = find_operator(node.domain, node.op)
         if function is None:
             domain = f"{node.domain}." if node.domain else ""
@@ -51,6 +54,7 @@ class OnnxNode(nn.Module):
         for place, name in enumerate(node.inputs):
             if name in constants and name not in held:
                 held[name] = hold(self, name, constants[name], weight=is_weight(constants[name], node.op, place))
+        self.initializers = {place: name for name, place in held.items()}
         self._sources = tuple(self._source(name, held) for name in node.inputs)
         """For each input the dict that holds it and its key there; None where ``forward`` is given it."""
         self._all_given = all(source is None for source in self._sources)
@@ -141,6 +145,7 @@ class Body(nn.Module):
 
     Attributes:
         takes: names of values that a run needs from the outer scope.
+        initializers: names of the constants that it holds, by the names under which it holds them.
     """
 
     def __init__(self, graph: Graph, constants: Mapping[str, Value] | None = None) -> None:
@@ -148,6 +153,7 @@ class Body(nn.Module):
         super().__init__()
         self.inputs, self.outputs = graph.inputs, graph.outputs
         self.takes: tuple[str, ...] = ()
+        self.initializers: dict[str, str] = {}
         lone = private(graph)
         at_hand = {**(constants or {}), **{n: v for n, v in graph.initializers.items() if n in lone}}
         self._shared: dict[str, str] = {}
@@ -160,6 +166,7 @@ class Body(nn.Module):
         for name, value in graph.initializers.items():
             if name not in lone:
                 self._shared[name] = hold(self, name, value, weight=_weighs(graph, name, value))
+        self.initializers = {place: name for name, place in self._shared.items()}
         self._sources = {name: place_of(self, place) for name, place in self._shared.items()}
         self._steps = _planned(graph, modules)
         own = {*self._shared, *(s.name for s in graph.inputs), *(n for node in graph.nodes for n in node.outputs)}

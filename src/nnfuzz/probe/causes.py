@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -42,6 +42,7 @@ class Operand:
     low, high: smallest and largest value of the whole tensor.
     index, value: the element that the bad output element was computed from, where it is one element;
     near: (smallest, largest) over all elements that it was computed from (a softmax row, a matrix row).
+    called: what the user knows it by, where that is not the schema's name: of a graph the value's name.
     """
 
     name: str
@@ -52,12 +53,14 @@ class Operand:
     index: tuple[int, ...] | None
     value: float | complex | None
     near: tuple[float, float]
+    called: str = ""
 
     def __str__(self) -> str:
+        name = self.called or self.name
         if self.dtype == "scalar":
-            return f"{self.name} = {self.value}"
+            return f"{name} = {self.value}"
         at = f", [{', '.join(map(str, self.index))}] = {self.value:.9g}" if self.index is not None else ""
-        return f"{self.name}: {self.dtype}{list(self.shape)} in [{self.low:.6g}, {self.high:.6g}]{at}"
+        return f"{name}: {self.dtype}{list(self.shape)} in [{self.low:.6g}, {self.high:.6g}]{at}"
 
 
 @dataclass(frozen=True)
@@ -66,17 +69,41 @@ class Link:
 
     The last link of a complete chain has `site` None and `how` naming the input, parameter or constant.
     `why`: what is wrong with it for the operation that read it, where that is another thing than its value shows.
+    `name`: what a graph calls the value.
     """
 
     site: Site | None
     value: float | complex
     how: str
     why: str = ""
+    name: str = ""
 
     def __str__(self) -> str:
-        who = str(self.site) if self.site is not None else "input"
         why = f" ({self.why})" if self.why else ""
+        if self.name:
+            held = f"{self.value:.6g} in {self.name}" if self.site is not None else f"{self.value:.6g} from {self.how}"
+            return f"{held}{_made(self)}{why}" if self.site is not None else f"{held}{why}"
+        who = str(self.site) if self.site is not None else "input"
         return f"{self.value:.6g} from {who}{': ' + self.how if self.how else ''}{why}"
+
+
+def _made(link: Link) -> str:
+    how = link.how.replace("clamp", "cut off")  # no operator of a graph is called so
+    return f", made by {link.site}{': ' + how if how else ''}"
+
+
+def told_chain(chain: tuple[Link, ...], failing: Site) -> tuple[Link, ...]:
+    """Of a graph, one link a node: what happens between the operations of one node is its own affair."""
+    links: list[Link] = []
+    for link in chain:
+        if link.site is not None and link.site.node:
+            if link.site.module == failing.module:
+                continue
+            if links and (last := links[-1].site) is not None and last.module == link.site.module:
+                links[-1] = replace(links[-1], how=links[-1].how or link.how)
+                continue
+        links.append(link)
+    return tuple(links)
 
 
 def bad_index(watch: Watch, record: Record) -> tuple[int, ...]:
@@ -93,13 +120,16 @@ def bad_index(watch: Watch, record: Record) -> tuple[int, ...]:
     return first_index(~torch.isfinite(out))
 
 
-def operands_of(watch: Watch, record: Record, index: tuple[int, ...]) -> tuple[Operand, ...]:
+def operands_of(
+    watch: Watch, record: Record, index: tuple[int, ...], names: Mapping[int, str] | None = None
+) -> tuple[Operand, ...]:
     """Summaries of all numeric operands of `record` for its output element `index`."""
     found: list[Operand] = []
+    say = Naming(watch, record, names or {})
     for name, value, region in regions(watch, record, index):
         if not isinstance(value, Tensor):
             number = float(value)
-            found.append(Operand(name, (), "scalar", number, number, (), number, (number, number)))
+            found.append(Operand(name, (), "scalar", number, number, (), number, (number, number), say.number()))
             continue
         low, high = extent(value)
         single = region.numel() == 1
@@ -107,20 +137,41 @@ def operands_of(watch: Watch, record: Record, index: tuple[int, ...]) -> tuple[O
         found.append(
             Operand(
                 name, tuple(value.shape), str(value.dtype).removeprefix("torch."), low, high, at,
-                region.flatten()[0].item() if single else None, extent(region),
+                region.flatten()[0].item() if single else None, extent(region), say(value),
             )
         )  # fmt: skip
     return tuple(found)
 
 
-def operands_read(record: Record) -> tuple[Operand, ...]:
+class Naming:
+    """What the user calls the operands of an operation: as its schema does, unless a node of a graph runs it. Then by
+    the names of values, and of what exists only between the operations of the node it is said so."""
+
+    def __init__(self, watch: Watch, record: Record, names: Mapping[int, str]) -> None:
+        self._values, self._names, self._graph = watch.values, names, bool(record.site.node)
+
+    def __call__(self, t: Tensor) -> str:
+        if not self._graph:
+            return ""
+        key = storage_of(t)
+        known = self._names.get(key, "")
+        if known and not known.startswith("input"):
+            return known
+        return self._values.get(key) or known or "a value inside the node"
+
+    def number(self) -> str:
+        return "a number inside the node" if self._graph else ""
+
+
+def operands_read(watch: Watch, record: Record, names: Mapping[int, str] | None = None) -> tuple[Operand, ...]:
     """Summaries of the tensors that `record` read, where no output element says which part of them matters."""
     found = []
+    say = Naming(watch, record, names or {})
     for name, value in zip(record.facts.arguments, record.args, strict=False):
         for t in tensors_in(value):
             low, high = extent(t)
             dtype = str(t.dtype).removeprefix("torch.")
-            found.append(Operand(name, tuple(t.shape), dtype, low, high, None, None, (low, high)))
+            found.append(Operand(name, tuple(t.shape), dtype, low, high, None, None, (low, high), say(t)))
     return tuple(found)
 
 
@@ -134,14 +185,16 @@ def chain_of(watch: Watch, record: Record, index: tuple[int, ...], names: Mappin
             break
         tensor, element, why = culprit
         value = element.value
+        called = Naming(watch, record, names)(tensor)
         producer = _producer(watch, tensor, element, before=record.index)
         if producer is None:
             name = names.get(storage_of(tensor), "a constant" if tensor.numel() == 1 else "a tensor made outside")
             place = list(locate_in(tensor, element) or ())
-            links.append(Link(None, value, f"{_exact(value)}{name}{place}", why))
+            at = "" if called and not place else place
+            links.append(Link(None, value, f"{_exact(value)}{name}{at}", why, called))
             break
         record, output, index = producer
-        links.append(Link(record.site, value, _how(watch, record, index, value), why))
+        links.append(Link(record.site, value, _how(watch, record, index, value), why, called))
     return tuple(links)
 
 

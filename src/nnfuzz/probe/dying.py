@@ -88,7 +88,7 @@ class _Places(TorchDispatchMode):
     ) -> Any:
         place = self._locator.locate(sys._getframe().f_back)
         module = self._modules.current if place.module is None else place.module
-        site = Site(facts(func).name, module, place.file, place.line, place.source, "forward", place.column)
+        site = Site(facts(func).name, module, place.file, place.line, place.source, "forward", place.column, place.node)
         self.sites.setdefault(torch._C._autograd._get_sequence_nr() - 1, site)
         return func(*args, **(kwargs or {}))
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 
-from nnfuzz.probe.causes import Link, Operand, bad_index, chain_of, operands_of
+from nnfuzz.probe.causes import Link, Operand, bad_index, chain_of, operands_of, told_chain
 from nnfuzz.probe.modules import (
     ModuleStack,
     Program,
@@ -55,10 +55,20 @@ class BadOp:
     absorbed: bool = False
 
     def __str__(self) -> str:
-        lines = [f"{self.symptom} from {self.site}" + (f" [{self.detail}]" if self.detail else "")]
+        lines = [f"{self.symptom} from {self.site}" + (f" [{self.told_detail}]" if self.told_detail else "")]
         lines += [f"  {o}" for o in self.operands]
-        lines += [f"  <- {link}" for link in self.chain]
+        lines += [f"  <- {link}" for link in self.told_chain]
         return "\n".join(lines)
+
+    @property
+    def told_detail(self) -> str:
+        """``detail`` where it is in the user's words."""
+        return "" if self.site.node else self.detail
+
+    @property
+    def told_chain(self) -> tuple[Link, ...]:
+        """``chain`` in the steps that the user knows."""
+        return told_chain(self.chain, self.site)
 
 
 def first_bad(
@@ -81,10 +91,10 @@ def first_bad(
     """
     kwargs = dict(kwargs or {})
     program = Program.of(fn, (*args, *kwargs.values()))
-    copies, leaves, names = _copied((tuple(args), kwargs), backward)
+    copies, leaves, names = _copied((tuple(args), kwargs), backward, getattr(fn, "declared_inputs", ()))
     parameters: dict[int, Tensor] = {id(p): p for p in program.parameters() if p.requires_grad}
     parameters |= {id(p): p for p in params if p.requires_grad}
-    names |= _parameter_names(program)
+    names |= parameter_names(program)
     with watched(program) as recorder, torch.set_grad_enabled(backward or torch.is_grad_enabled()):
         stories = _Stories(recorder, names)
         end = _run(recorder, fn, copies, [*leaves, *parameters.values()] if backward else [])
@@ -214,7 +224,7 @@ class _Stories:
         return _Story(
             symptom(record.outputs[record.bad_output].detach()[index]) or "nan",
             index,
-            operands_of(self._recorder, record, index),
+            operands_of(self._recorder, record, index, self._names),
             chain_of(self._recorder, record, index, self._names),
         )
 
@@ -230,8 +240,11 @@ class _Stories:
 # ---------------------------------------------------------------------------------------------------- arguments
 
 
-def _copied(tree: tuple[Any, Any], backward: bool) -> tuple[tuple[Any, Any], list[Tensor], dict[int, str]]:
-    """Copies of all tensors in `tree`, the leaves to differentiate by, and names by storage.
+def _copied(
+    tree: tuple[Any, Any], backward: bool, declared: Sequence[str] = ()
+) -> tuple[tuple[Any, Any], list[Tensor], dict[int, str]]:
+    """Copies of all tensors in `tree`, the leaves to differentiate by, and names by storage. `declared`: what a graph
+    calls its inputs, in order.
 
     The program gets a copy of each leaf, not the leaf itself: it may work in place. A tensor given twice stays one.
     """
@@ -257,16 +270,21 @@ def _copied(tree: tuple[Any, Any], backward: bool) -> tuple[tuple[Any, Any], lis
     for label, part in (*enumerate(args), *kwargs.items()):
         for t in tree_flatten(part)[0]:
             if isinstance(t, Tensor):
-                names[storage_of(t)] = f"input {label}"
+                called = declared[label] if isinstance(label, int) and label < len(declared) else label
+                names[storage_of(t)] = f"input {called}"
     return copies, leaves, names
 
 
-def _parameter_names(program: Program) -> dict[int, str]:
+def parameter_names(program: Program) -> dict[int, str]:
+    """What parameters, buffers and, of a graph, initializers are called, by their memory."""
     names: dict[int, str] = {}
     for module in program.modules:
         prefix = program.paths[id(module)]
+        initializers = getattr(module, "initializers", None)
         for kind, held in (("parameter", module._parameters), ("buffer", module._buffers)):
             for name, t in held.items():
                 if t is not None and t.layout is torch.strided:
-                    names[storage_of(t)] = f"{kind} {prefix + '.' if prefix else ''}{name}"
+                    own = initializers.get(name) if isinstance(initializers, dict) else None
+                    told = f"initializer {own}" if own else f"{kind} {prefix + '.' if prefix else ''}{name}"
+                    names[storage_of(t)] = told
     return names

@@ -141,8 +141,15 @@ class ModuleStack:
         self._paths = program.paths
         self._stack: list[str] = []
         self.current = ""
+        self.values: dict[int, str] = {}
+        """What a graph calls the values that its nodes were given so far, by the memory that they lie in."""
 
-    def _enter(self, module: nn.Module, _: Any) -> None:
+    def _enter(self, module: nn.Module, given: Any) -> None:
+        reads = getattr(module, "reads", None)
+        if isinstance(reads, tuple):
+            for name, t in zip(reads, given, strict=False):
+                if isinstance(t, Tensor) and t.layout is torch.strided:
+                    self.values[int(t.untyped_storage()._cdata)] = name
         path = self._paths.get(id(module))
         if path is None:  # made on the fly: its class is all the name it has
             path = ".".join(p for p in (self.current, type(module).__name__) if p)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from nnfuzz.probe.causes import operands_read
-from nnfuzz.probe.first_bad import BadOp, call, watched
+from nnfuzz.probe.first_bad import BadOp, call, parameter_names, watched
 from nnfuzz.probe.modules import Program
 from nnfuzz.probe.sites import Locator, Site, owner
 from nnfuzz.probe.watch import Record, Watch
@@ -34,7 +34,8 @@ def raised_at(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, 
                 call(fn, args, kwargs or {})
         except Exception as error:
             if (record := _refused(recorder)) is not None:
-                return BadOp(record.site, "exception", "", (), operands_read(record), (), "exception", None)
+                read = operands_read(recorder, record, parameter_names(program))
+                return BadOp(record.site, "exception", "", (), read, (), "exception", None)
             site = _noticed(recorder, locator, list(_frames(error.__traceback__)))
             return BadOp(site, "exception", "", (), (), (), "exception", None)
     return None
@@ -57,7 +58,7 @@ def _noticed(recorder: Watch, locator: Locator, frames: list[FrameType]) -> Site
     named = next(told, None)
     module = recorder.records[-1].site.module if recorder.records else ""
     op = "raise" if named is None else _name(named)
-    return Site(op, place.module or module, place.file, place.line, place.source, "forward", place.column)
+    return Site(op, place.module or module, place.file, place.line, place.source, "forward", place.column, place.node)
 
 
 def _frames(trace: TracebackType | None) -> Iterator[FrameType]:

@@ -28,6 +28,7 @@ class Site:
              (a stock nn.Sequential), then `module` says where. `column` tells `log(p)` from `log(1 - p)` on one line.
     source:  that line's text.
     phase:   "backward" for an operation of the gradient; the place is then the forward call that made it necessary.
+    node:    operator of the graph node whose computation it is part of ("Log"); "" where the program is code.
     """
 
     op: str
@@ -37,16 +38,27 @@ class Site:
     source: str | None
     phase: Phase
     column: int | None = None
+    node: str = ""
+
+    @property
+    def called(self) -> str:
+        """The operation as the user knows it: by the operator of a node, which may be made of several operations."""
+        return self.node or self.op
 
     @cached_property
     def key(self) -> str:
-        """Compact name, the same wherever the project lies, in every run: "log@net.py:12:8[head.0]", "…~backward"."""
+        """Compact name, the same wherever the project lies, in every run: "log@net.py:12:8[head.0]", "…~backward"; of a
+        node of a graph "Log@take_log", whichever of its operations it is."""
+        if self.node:
+            return f"{self.node}@{self.module}{'~backward' if self.phase == 'backward' else ''}"
         place = "?" if self.file is None else f"{PurePath(self.file).name}:{self.line}"
         column = "" if self.column is None else f":{self.column}"
         module = f"[{self.module}]" if self.module else ""
         return f"{self.op}@{place}{column}{module}{'~backward' if self.phase == 'backward' else ''}"
 
     def __str__(self) -> str:
+        if self.node:
+            return f"{self.node} (node {self.module}{', backward' if self.phase == 'backward' else ''})"
         place = f"{self.file}:{self.line}" if self.file else "no user code"
         where = f"{place}, module {self.module}" if self.module else place
         return f"{self.op} ({where}{', backward' if self.phase == 'backward' else ''})"
@@ -131,20 +143,22 @@ Forward = TypeVar("Forward", bound=Callable[..., Any])
 
 def speaks(forward: Forward) -> Forward:
     """Decorator for the `forward` of a module that stands for a line of its own (a node of a graph file): operations
-    in it have no file, whoever called it, and its `site_text` as their source."""
+    in it have no file, whoever called it, its `site_text` as their source and its `site_node` as their operator."""
     _SPEAKING.add(forward.__code__)
     return forward
 
 
 @dataclass(frozen=True)
 class Place:
-    """A line of somebody's code; `module` is set only where a graph node knows it (exported programs)."""
+    """A line of somebody's code; `module` is set only where a graph node knows it (exported programs), `node` only for
+    a node of a graph file."""
 
     file: str | None
     line: int | None
     column: int | None
     source: str | None
     module: str | None = None
+    node: str = ""
 
 
 NOWHERE = Place(None, None, None, None)
@@ -184,7 +198,8 @@ class Locator:
             if code is self._boundary:
                 break
             if code in _SPEAKING:
-                return Place(None, None, None, frame.f_locals["self"].site_text)
+                speaker = frame.f_locals["self"]
+                return Place(None, None, None, speaker.site_text, node=speaker.site_node)
             kind = owner(code.co_filename)
             if kind == "user" or kind == "graph":
                 return self._at(frame)

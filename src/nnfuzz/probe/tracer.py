@@ -253,7 +253,7 @@ class Tracer(TorchDispatchMode):
         if site is None:
             module = self._modules.current if place.module is None else place.module
             phase: Phase = "forward" if node is None else "backward"
-            site = Site(op, module, place.file, place.line, place.source, phase, place.column)
+            site = Site(op, module, place.file, place.line, place.source, phase, place.column, place.node)
             self._sites[key] = site
         self._by_sequence.setdefault(torch._C._autograd._get_sequence_nr() - 1, site)
         return site

@@ -163,7 +163,9 @@ class Watch(TorchDispatchMode):
         if site_or_none is None:
             module = self._modules.current if place.module is None else place.module
             phase: Literal["forward", "backward"] = "forward" if node is None else "backward"
-            site_or_none = Site(about.name, module, place.file, place.line, place.source, phase, place.column)
+            site_or_none = Site(
+                about.name, module, place.file, place.line, place.source, phase, place.column, place.node
+            )
             self._sites[key] = site_or_none
         # The autograd node of this call was numbered just before the call reached us.
         self._by_sequence.setdefault(torch._C._autograd._get_sequence_nr() - 1, site_or_none)
@@ -268,6 +270,11 @@ class Watch(TorchDispatchMode):
     def candidates(self) -> list[Record]:
         """Operations that made something non-finite out of finite operands, in execution order."""
         return [r for r in self.records if r.candidate]
+
+    @property
+    def values(self) -> dict[int, str]:
+        """What a graph calls the values that its nodes have read, by their memory."""
+        return self._modules.values
 
     def close(self) -> None:
         """Let go of all tensors now; the run is over and they may be gigabytes."""

@@ -64,7 +64,7 @@ def _verdict(stats: Stats, findings: Sequence[Finding]) -> Text:
 
 def about(finding: Finding, path: str | Path | None) -> list[RenderableType]:
     """One finding: what, where to look, how near, and the line that reruns it (``path``: its run)."""
-    spot = f" at {finding.site.op}" if finding.site is not None else ""
+    spot = f" at {finding.site.called}" if finding.site is not None else ""
     title = Text.assemble((finding.id, "bold red"), "  ", (what(finding) + spot, "bold"))
     if not finding.confirmed:
         title.append(f"  {STATUS.get(finding.status, finding.status)}", style="yellow")
