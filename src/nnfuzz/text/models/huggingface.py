@@ -16,6 +16,7 @@ from nnfuzz.errors import MissingExtra, Unsupported, UsageError
 from nnfuzz.targets.base import Trace
 from nnfuzz.text.codec import Codec, Ids, Tokens
 from nnfuzz.text.models.base import LanguageModel, Prompts, Wish, Writing
+from nnfuzz.text.models.cache import with_room
 from nnfuzz.text.models.choosing import Chooser, Pooled, reach
 from nnfuzz.text.models.wishing import embedding_of, wish_through
 
@@ -91,7 +92,8 @@ class HuggingFace(LanguageModel):
                 break
             mask = torch.cat([mask, mask.new_ones(len(ids), 1)], 1)
             place = place[:, -1:] + 1
-            more |= {"input_ids": chosen[:, None], self._cache: seen[self._cache]}
+            cache = seen[self._cache] if chooser.length > 1 else with_room(seen[self._cache], writing.max_new)
+            more |= {"input_ids": chosen[:, None], self._cache: cache}
         self.spent += sum(map(len, ids)) + len(ids) * chooser.length
         return Trace(chooser.outputs(), pooled.layers() if pooled is not None else {})
 
