@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from nnfuzz.coverage import COVERAGES
 from nnfuzz.errors import NnfuzzError
 from nnfuzz.examine import Examiner
 from nnfuzz.findings.enrich import Enricher
+from nnfuzz.findings.finding import Finding
 from nnfuzz.fingerprint import changes, said
 from nnfuzz.fuzzer import Fuzzer, Limits, Parts
 from nnfuzz.gradient.allowance import together
@@ -119,7 +120,8 @@ class Session:
                 self._say_if_over(fuzzer.stats, store)
                 self._say_if_changed(store)
             else:
-                self._say_if_seeds_fail(firstlook.start(fuzzer, groups), sum(len(g.index) for g in groups))
+                failing = firstlook.start(fuzzer, groups)
+                self._say_if_seeds_fail(failing, sum(len(g.index) for g in groups), fuzzer.examiner.findings.values())
                 if fuzzer.pool is not None and store.path is not None:
                     fuzzer.pool.save(store.path)  # a resumed run does not look at its seeds again
                 self._say_if_blind(fuzzer)
@@ -177,9 +179,16 @@ class Session:
                     f"nnfuzz resume {typed(self.out or 'RUN')} {option}"
                 )
 
-    def _say_if_seeds_fail(self, failing: int, total: int) -> None:
-        """That the two sides differ on ordinary inputs is something else than a rare input on which they do."""
+    def _say_if_seeds_fail(self, failing: int, total: int, found: Collection[Finding]) -> None:
+        """That the two sides differ on ordinary inputs is something else than a rare input on which they do; so is a
+        model that fails whatever it is given."""
         if not failing:
+            return
+        if failing == total and found and all(f.blames_no_input for f in found):
+            self.reporter.note(
+                f"{'the one seed fails' if total == 1 else f'all of {total} seeds fail'} unchanged, and no seed can do "
+                "otherwise: the model holds what is not finite. That is a finding at distance 0, and the run ends here"
+            )
             return
         known = (
             "that is a finding at distance 0, and the search starts from the other seeds"
@@ -365,6 +374,7 @@ class Session:
             out=str(self.out or (self.store.path if self.store else None) or "") or None,
             notes=self._said,
             searched=self.job.searched(),
+            futile=self.job.futile(),
             max_inputs=settings.max_inputs,
             max_seconds=settings.max_seconds,
             settings={

@@ -265,5 +265,5 @@ def test_what_fails_only_in_its_batch_names_its_node(desk: Path, capsys: pytest.
     kept = json.loads(Path("r/findings/F0001/finding.json").read_text())
     assert kept["details"]["node"]["name"] == "danger"
     told = said(capsys, "explain", "r/findings/F0001", status=0)
-    assert "in its batch the first bad operation was: nan" in told
+    assert "in its batch the first bad node was: nan" in told
     assert "pick.then_branch.danger" in told

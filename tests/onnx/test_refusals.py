@@ -266,7 +266,7 @@ def test_a_node_without_a_name_is_told_by_what_it_makes(
     assert "''" not in said
     onnx.save(model([node("Log", "x", "y")], [value("x", "N", 3)], [value("y", "N", 3)]), "log.onnx")
     assert main(["nan", "log.onnx", *words[2:], "--out", "run"]) == 1
-    assert "log (Log -> y)" in capsys.readouterr().out
-    assert "in the node `Log -> y`" in Path("run/findings/F0001/README.md").read_text()
+    assert "Log (Log -> y)" in capsys.readouterr().out
+    assert "goes wrong: `Log -> y` (`Log`)" in Path("run/findings/F0001/README.md").read_text()
     assert main(["nan", "log.onnx", *words[2:], "--layers", "none"]) == 2
     assert capsys.readouterr().err.endswith("the nodes are Log -> y\n")

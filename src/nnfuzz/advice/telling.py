@@ -16,7 +16,7 @@ from nnfuzz.advice.remedy import dtype_of
 from nnfuzz.advice.search import safe_radius, search_with
 from nnfuzz.advice.static import static_warnings
 from nnfuzz.advice.verify import Case
-from nnfuzz.findings.finding import Finding
+from nnfuzz.findings.finding import NO_BLAME, Finding
 from nnfuzz.findings.weights import bad_weights
 from nnfuzz.objectives.base import differences
 from nnfuzz.probe.first_bad import BadOp
@@ -48,6 +48,9 @@ def told_nonfinite(finding: Finding, job: Job, *, seconds: float, inputs: int, p
     if bad is None:
         told = _nothing_bad(finding, side)
         return [*lines, "", *told, *_facts(finding, besides=told)]
+    if finding.blames_no_input:  # what another input would give is of no interest then
+        blame = [note for note in finding.notes if NO_BLAME in note]
+        return [*lines, "", *told_operation(bad, side.parts), "", *blame, *_facts(finding, besides=blame)]
     proposals = advise(case, bad)
     lines += ["", *told_operation(bad, side.parts), "", *told_remedies(proposals, code=side.parts == "module")]
     if finding.phase == "forward":
@@ -118,7 +121,8 @@ def _nothing_bad(finding: Finding, side: TorchTarget) -> list[str]:
         return ["rerun here, every operation is finite: the failure does not show in this environment (nnfuzz repro)"]
     seen = str(finding.details.get("bad_op", "")).splitlines()
     if finding.in_batch_only and seen:
-        return ["rerun alone, every operation is finite; in its batch the first bad operation was:", *seen]
+        part = "node" if finding.site is not None and finding.site.node else "operation"
+        return [f"rerun alone, every {part} is finite; in its batch the first bad {part} was:", *seen]
     return [f"rerun alone, every operation is finite: the finding is {finding.status}"]
 
 

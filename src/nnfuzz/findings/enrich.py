@@ -39,6 +39,7 @@ class Enricher:
             for s in space
             if s.dtype != torch.bool and not s.dtype.is_complex
         }
+        self.searched = [s.name for s in space.mutable]
         self._references: list[Any] | None = None
 
     def enrich(self, finding: Finding, candidate: Batch) -> None:
@@ -102,7 +103,12 @@ class Enricher:
             finding.details["run"] |= {"outputs": target.outputs, "names_b": target.names}
         layer = next((n[6:] for n in finding.details.get("nonfinite", {}) if n.startswith("layer ")), "")
         if finding.site is not None or layer:
-            finding.details |= side.part_facts(finding.site.module if finding.site is not None else layer)
+            part = finding.site.module if finding.site is not None else layer
+            finding.details |= side.part_facts(part)
+            said = side.blameless(part, self.searched)
+            finding.notes += [said] if said else []
+            if "infinity in initializer" in str(finding.details.get("bad_op", "")):
+                finding.notes += bad_weights(side.model, "+inf")
         elif finding.symptom in ("nan", "+inf", "-inf") and finding.phase == "forward" and not finding.in_batch_only:
             if isinstance(target, PairTarget) and finding.details.get("broken side") == "B":
                 side, candidate = target.b, target.for_b(candidate)

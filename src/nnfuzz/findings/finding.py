@@ -13,6 +13,9 @@ from nnfuzz.callform import CallForm
 from nnfuzz.probe.sites import Site
 from nnfuzz.space import Batch
 
+NO_BLAME = "no input is to blame"
+"""In every note that says so."""
+
 
 @dataclass
 class Finding:
@@ -73,6 +76,11 @@ class Finding:
     def in_batch_only(self) -> bool:
         """Fails beside others of its batch, and not alone."""
         return self.status == "batch-only"
+
+    @property
+    def blames_no_input(self) -> bool:
+        """Whether a constant of the model is at fault, which no input can change."""
+        return any(NO_BLAME in note for note in self.notes)
 
     @property
     def broken_side(self) -> str:

@@ -46,6 +46,8 @@ class Job(ABC):
         self.seeds = self.given
         self.plan: Plan | None = None
         self.fingerprint: dict[str, Any] = {}
+        self.unchanging = ""
+        """Why no input can change any output, where that is so."""
         self.pool: Pool | None = None
         """Where hits are kept beside findings, for jobs that look at them again."""
         self.found_in: Path | None = None
@@ -85,6 +87,17 @@ class Job(ABC):
         kept = check_drive(self.side.call, on_device(self.plan, self.side), space, generator)
         self.side.drive = kept.drive
         self.side.check(lambda: self._random(space))
+        self._say_unreached(self.side, [s.name for s in space.mutable], bool(space.free_dims))
+
+    def _say_unreached(self, side: TorchTarget, searched: list[str], shapes: bool, which: str = "") -> None:
+        """Outputs that a search cannot change."""
+        found = side.unreached(searched, shapes=shapes)
+        side.notes += [f"{which}{note}" for note in found.notes]
+        if found.everything and side is self.side:
+            self.unchanging = (
+                "no output depends on what is searched, so that no other input can give another: --watch internal "
+                "looks inside the model"
+            )
 
     def _random(self, space: InputSpace) -> Batch:
         """Random legal candidates, on which a fast way of running is tried again."""
@@ -93,8 +106,8 @@ class Job(ABC):
         return random_candidates(space, {n: t.to(self.side.device) for n, t in group.batch.items()}, generator)
 
     def _far(self, space: InputSpace) -> Batch:
-        """Legal candidates as unlike the seeds as can be had: two at the ends of the ranges, and random ones."""
-        drawn = self._random(space)
+        """Legal candidates as unlike the seeds as can be had: two at the ends of the ranges, and a random one."""
+        drawn = rows(self._random(space), [0])
         group = max(self.seeds.groups, key=lambda g: len(g.index))
         ends = rows({n: t.to(self.side.device) for n, t in group.batch.items()}, [0, 0])
         anchors = space.anchors(dict(ends))
@@ -131,6 +144,10 @@ class Job(ABC):
     def afterwards(self, fuzzer: Any, findings: list[Finding], run: Path | None, tell: Callable[[str], None]) -> After:
         """A closer look at what a run has found, before its findings are saved. ``run``: its directory."""
         return After()
+
+    def futile(self) -> str:
+        """Why nothing that counts as a hit can come of another input; "" as a rule."""
+        return ""
 
     def notes(self) -> list[str]:
         return [*self.given.notes, *self.side.notes]

@@ -182,6 +182,8 @@ class DiffJob(Job):
         assert self.pair is not None
         pair = self.pair
         pair.b.check(lambda: pair.for_b(self._random(space)))
+        theirs = [pair.names[s.name] for s in space.mutable if s.name in pair.names]
+        self._say_unreached(pair.b, theirs, bool(space.free_dims), "B: ")
         if self.pair.b.drive in ("fold", "vmap"):  # verified on the seeds only: the first side's answer decides
             self.pair.b.drive = self.pair.b.drive if self.side.drive == self.pair.b.drive else "loop"
 

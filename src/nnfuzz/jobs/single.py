@@ -45,6 +45,9 @@ class NanJob(Job):
         where = {"layers": " and in every layer's output", "internal": " and inside"}.get(self.settings.watch, "")
         return f"NaN and Inf in {' and '.join(self._phases)}{where}"
 
+    def futile(self) -> str:
+        return self.unchanging if self.settings.watch == "outputs" else ""
+
     def _differentiable(self) -> bool:
         first = rows(max(self.seeds.groups, key=lambda g: len(g.index)).batch, slice(0, 1))
         first = {n: t.to(self.side.device) for n, t in first.items()}

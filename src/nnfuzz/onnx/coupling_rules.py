@@ -108,12 +108,12 @@ def after(known: Known) -> list[State]:
     op, outputs = known.node.op, len(known.node.outputs)
     if op in ("Shape", "Size"):
         return [RAGGED if known.read[0] is RAGGED else FIXED] * outputs
-    if op in _RANDOM or all(s is FIXED for s in known.read):
+    if op in RANDOM_OPS or all(s is FIXED for s in known.read):
         return [FIXED] * outputs
     mixed = next((s for s in known.read if isinstance(s, Joined)), None)
     if mixed is not None:
         return [mixed] * outputs
-    if op in _RAGGED or RAGGED in known.read:
+    if op in RAGGED_OPS or RAGGED in known.read:
         return [RAGGED] * outputs
     if op in ("LSTM", "GRU", "RNN"):
         return _recurrent(known)
@@ -373,8 +373,8 @@ def _recurrent(known: Known) -> list[State]:
     return made[:outputs]
 
 
-_RANDOM = {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "EyeLike"}
-_RAGGED = {"NonZero", "Compress", "Unique", "NonMaxSuppression"}
+RANDOM_OPS = {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "EyeLike"}
+RAGGED_OPS = {"NonZero", "Compress", "Unique", "NonMaxSuppression"}
 
 _ELEMENTWISE = (
     "Abs", "Acos", "Acosh", "Add", "And", "Asin", "Asinh", "Atan", "Atanh", "BitShift", "BitwiseAnd", "BitwiseNot",

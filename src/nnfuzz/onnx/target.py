@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,9 @@ from nnfuzz.objectives.base import differences
 from nnfuzz.onnx.axes import Axes, find_axes, holds
 from nnfuzz.onnx.coupling import coupling
 from nnfuzz.onnx.coupling_seen import interacts
+from nnfuzz.onnx.graph import Graph, read_graph
 from nnfuzz.onnx.program import OnnxProgram
+from nnfuzz.onnx.reaching import Reached, reaching, read_by, told_node, told_outputs
 from nnfuzz.onnx.runtime import OnnxModel
 from nnfuzz.onnx.taps import TRIED, Tap, all_values, hidden_values, values_by_pattern
 from nnfuzz.seeds import Seeds
@@ -27,7 +30,7 @@ from nnfuzz.targets.base import Trace, Want
 from nnfuzz.targets.drive import Named, agree
 from nnfuzz.targets.inside import InsideWatch
 from nnfuzz.targets.outputs import named_outputs
-from nnfuzz.targets.torch import TorchTarget
+from nnfuzz.targets.torch import TorchTarget, Unreached
 from nnfuzz.targets.unit import Plan, probe_rows, several
 
 CHUNK_BYTES = 640 << 10
@@ -159,8 +162,39 @@ class OnnxTarget(TorchTarget):
             return ""
         return coupling(self.program, some, dict.fromkeys(some, 0), size(some))
 
+    @cached_property
+    def _reached(self) -> tuple[Graph, dict[str, Reached]] | None:
+        """The graph, and what reaches its values; None where it cannot be read."""
+        try:
+            graph = self.program.graph if self.program is not None else read_graph(self.onnx.path or self.onnx.proto)
+        except NnfuzzError:
+            return None
+        return graph, reaching(graph)
+
+    def unreached(self, searched: Collection[str], *, shapes: bool) -> Unreached:
+        if self._reached is None:
+            return Unreached([], False)
+        graph, reached = self._reached
+        told = told_outputs(graph, reached, searched, shapes)
+        if not told:
+            return Unreached([], False)
+        values = self.call(self.model_input(rows(self._seeds, slice(0, 1))))
+        notes = []
+        for name, why in told.items():
+            bad = values.get(name)
+            held = f", and it holds {said_of(bad)} whatever they are" if bad is not None and not_finite(bad) else ""
+            notes.append(f"the output {name!r} {why}{held}")
+        return Unreached(notes, len(told) == len(graph.outputs))
+
+    def blameless(self, path: str, searched: Collection[str] | None) -> str:
+        call = getattr(self.program.get_submodule(path), "onnx", None) if self.program is not None and path else None
+        if call is None or self._reached is None:
+            return ""
+        found = read_by(call.outputs, self._reached[1])
+        return told_node(f"the {call.op} node {call.label!r}", found, searched)
+
     def interacting(self, draw: Callable[[], Batch]) -> str:
-        self._interact = interacts(self.onnx.run, self._seeds, draw())
+        self._interact = interacts(self.onnx.run, self._seeds, draw(), self.chunk)
         return "the result of a row changes with the rows beside it" if self._interact else ""
 
     def _joinable(self, candidates: Batch) -> Axes | None:
@@ -424,6 +458,13 @@ def each(batch: Batch) -> list[Batch]:
 def not_finite(t: Tensor) -> bool:
     """Whether a NaN or an infinity is in it."""
     return (t.is_floating_point() or t.is_complex()) and not bool(t.detach().isfinite().all())
+
+
+def said_of(t: Tensor) -> str:
+    """ "NaN", "plus infinity", "minus infinity": of what is not finite in it."""
+    if bool(t.isnan().any()):
+        return "NaN"
+    return "an infinity" if t.is_complex() else "plus infinity" if bool(t.isposinf().any()) else "minus infinity"
 
 
 def _same(x: Tensor, y: Tensor) -> bool:

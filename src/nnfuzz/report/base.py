@@ -59,6 +59,7 @@ class RunInfo:
         searched: what counts as a hit, in the user's words ("NaN and Inf in the outputs").
         max_inputs, max_seconds: the budget; None is without end.
         hints: what the user might try when nothing is found, each a short clause; added to the usual ones.
+        futile: why no other input can fail, where that is known: nothing else is advised then.
         settings: other facts worth recording, JSON-able ("coverage", "watch", "gradients", …).
     """
 
@@ -75,6 +76,7 @@ class RunInfo:
     max_inputs: int | None = None
     max_seconds: float | None = None
     hints: Sequence[str] = ()
+    futile: str = ""
     settings: dict[str, Any] = field(default_factory=dict)
 
     @staticmethod

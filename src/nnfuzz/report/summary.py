@@ -38,7 +38,7 @@ def summary(
         parts.append(labelled(_in_vain(info, stats)))
     if path is not None and resumable and stats.stopped == "interrupted":
         parts += [Text(), command("go on", f"nnfuzz resume {typed(path)}")]
-    elif path is not None and resumable and not findings:
+    elif path is not None and resumable and not findings and not info.futile:
         parts.append(command("go on", f"nnfuzz resume {typed(path)} {longer(info)}"))
     return parts
 
@@ -101,6 +101,8 @@ def _in_vain(info: RunInfo, stats: Stats) -> list[tuple[str, RenderableType]]:
 def harder(info: RunInfo, stats: Stats) -> list[str]:
     """What could find more, most promising first."""
     hints = list(info.hints)
+    if info.futile:
+        return [info.futile]
     if not stats.inputs:
         return [f"{longer(info)}: looking at the seeds took all the time, and no other input was tried"]
     if stats.seconds and (stats.seconds - stats.last_novel) > STALE * stats.seconds:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -37,6 +37,13 @@ GRAD_MODES: tuple[Callable[[], AbstractContextManager[Any]], ...] = (
     torch.enable_grad,
 )
 """Tried in this order: the first under which the model runs on a seed is kept (a model may call autograd itself)."""
+
+
+class Unreached(NamedTuple):
+    """Sentences on outputs that no searched input reaches, and whether these are all that there are."""
+
+    notes: list[str]
+    everything: bool
 
 
 class TorchTarget(Target):
@@ -254,6 +261,18 @@ class TorchTarget(Target):
 
     def joins_rows(self, seeds: Seeds) -> str:
         """What the model itself shows to join the rows of a batch, in one sentence; "" where nothing does."""
+        return ""
+
+    def unreached(self, searched: Collection[str], *, shapes: bool) -> Unreached:
+        """Which outputs nothing that is searched can change, as far as the model itself shows it.
+
+        ``searched``: names of the inputs that are; ``shapes``: whether they come in different shapes.
+        """
+        return Unreached([], False)
+
+    def blameless(self, path: str, searched: Collection[str] | None) -> str:
+        """Why no input is to blame for what a part of the model gives, in one sentence; "" where one may be.
+        ``searched``: names of the inputs that are; None: all."""
         return ""
 
     def interacting(self, draw: Callable[[], Batch]) -> str:
