@@ -9,10 +9,11 @@ from nnfuzz.gradient import Guide, SiteGuide
 from nnfuzz.jobs.base import Job
 from nnfuzz.jobs.planning import Model
 from nnfuzz.objectives import DeadGradient, NonFinite, Objective, Property
+from nnfuzz.objectives.base import floating, told_outputs
 from nnfuzz.objectives.dead_gradient import check_loss, differentiated
 from nnfuzz.objectives.rows import RowsDiffer
 from nnfuzz.settings import Settings
-from nnfuzz.space import InputSpace, rows
+from nnfuzz.space import Batch, InputSpace, rows
 from nnfuzz.targets import Target, Want
 from nnfuzz.targets.rowwise import RowwiseTarget
 
@@ -42,17 +43,37 @@ class NanJob(Job):
         return [SiteGuide(self.side, backward=looked_at or self.side.trainable)]
 
     def searched(self) -> str:
-        where = {"layers": " and in every layer's output", "internal": " and inside"}.get(self.settings.watch, "")
-        return f"NaN and Inf in {' and '.join(self._phases)}{where}"
+        """Where a number that is not finite would be seen; where nowhere, the model's errors are all that is left."""
+        outputs, layers = self._numbers()
+        phases = [p for p in self._phases if p != "outputs" or not outputs]
+        inside = {"layers": "in every layer's output", "internal": "inside"}.get(self.settings.watch, "")
+        inside = "" if inside and self.settings.watch == "layers" and not layers else inside
+        none = f"no output holds a floating-point number ({outputs})"
+        if not phases and not inside:
+            return f"inputs on which the model raises an error, and nothing else: {none}"
+        found = " and ".join([*([f"in {' and '.join(phases)}"] if phases else []), *([inside] if inside else [])])
+        return f"NaN and Inf {found}{f': {none}' if outputs else ''}"
+
+    def _numbers(self) -> tuple[str, bool]:
+        """The outputs, as text, where none of them holds floating-point numbers, else ""; whether any layer that is
+        watched does. A seed shows it; where that cannot be run, nothing is taken away."""
+        try:
+            trace = self.side.run(self._first(), Want(layers=False, watched=self.settings.watch == "layers"))
+        except Exception:
+            return "", True
+        numbers = any(t.numel() for t in floating(trace.outputs).values())
+        return "" if numbers else told_outputs(trace.outputs), any(t.numel() for t in floating(trace.watched).values())
+
+    def _first(self) -> Batch:
+        first = rows(max(self.seeds.groups, key=lambda g: len(g.index)).batch, slice(0, 1))
+        return {n: t.to(self.side.device) for n, t in first.items()}
 
     def futile(self) -> str:
         return self.unchanging if self.settings.watch == "outputs" else ""
 
     def _differentiable(self) -> bool:
-        first = rows(max(self.seeds.groups, key=lambda g: len(g.index)).batch, slice(0, 1))
-        first = {n: t.to(self.side.device) for n, t in first.items()}
         try:
-            trace = self.side.run(first, Want(layers=False, backward=True))
+            trace = self.side.run(self._first(), Want(layers=False, backward=True))
         except Exception as error:  # the reason is told; the forward pass is fuzzed all the same
             self.side.notes.append(f"gradients cannot be looked at ({type(error).__name__}: {error})"[:200])
             return False

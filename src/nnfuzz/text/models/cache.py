@@ -1,21 +1,20 @@
 """A key/value cache with room: what is read and written before stays where it is while a text grows.
 
-transformers' own cache of a growing text is joined anew with every id, so that writing n ids copies it n times: for small
-models that is most of the work. Here each layer's keys and values lie in one block that has room for the ids to come, and
-are shown as a part of it.
+transformers' own cache of a growing text is joined anew with every id, so that writing n ids copies it n times: for
+small models that is much of the work. Here each layer's keys and values lie in one block that has room for the ids to
+come, and are shown as a part of it.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
 
 def with_room(cache: Any, more: int) -> Any:
-    """The same cache, with room for ``more`` ids where its layers are plain ones; others (windows, quantized, recurrent)
-    are left as they are."""
+    """The same cache, with room for ``more`` ids where its layers are plain ones; others (windows, quantized,
+    recurrent) are left as they are."""
     try:
         from transformers.cache_utils import DynamicCache, DynamicLayer
     except ImportError:
