@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+EARLY = "interrupted before the run began, so nothing was written"
+
 
 @contextmanager
 def stop_on_signal(asked: Callable[[], bool], ask: Callable[[], None]) -> Iterator[None]:

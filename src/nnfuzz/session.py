@@ -28,7 +28,7 @@ from nnfuzz.gradient.allowance import together
 from nnfuzz.gradient.steps import followable
 from nnfuzz.guard import seed_all
 from nnfuzz.inputs import build_space
-from nnfuzz.interrupt import stop_on_signal
+from nnfuzz.interrupt import EARLY, stop_on_signal
 from nnfuzz.jobs import Job, make_job, with_copy
 from nnfuzz.keeper import Keeper
 from nnfuzz.mutators import MUTATORS, Bandit, Mutator
@@ -85,12 +85,15 @@ class Session:
         self.out, self.store, self.by_name = out, store, by_name
         self.blind: list[str] = []
         self._said: list[str] = []
+        self._over = False
+        """Whether the last batch is saved."""
 
     def run(self, *, resume: bool = False) -> Run:
         """Fuzzes until a limit; Ctrl-C ends it cleanly after the batch in hand."""
         random_state = torch.get_rng_state()
         try:
-            with subnormals_flushed(self.settings.flush_denormal), self.job.target_session():
+            flushed = subnormals_flushed(self.settings.flush_denormal)
+            with _told_if_early(self.store), flushed, self.job.target_session():
                 return self._run(resume)
         finally:
             torch.set_rng_state(random_state)
@@ -152,14 +155,20 @@ class Session:
         """What an interruption that did not wait for the batch in hand leaves behind, in one sentence."""
         if not isinstance(store, RunStore):
             return "interrupted at once: nothing was kept, since the run had no directory"
+        place = near(store.path)
+        found = sum(1 for _ in (store.path / "findings").glob("[!._]*"))
+        go_on = f"go on with nnfuzz resume {typed(store.path)}"
+        if self._over:
+            kept = f"{place} holds {plural(found, 'finding')}"
+            return f"interrupted after the last batch, without what was to follow: {kept}; {go_on}"
         done = (store.state() or {}).get("counters", {})
         if not done.get("batches"):
-            if self.store is None:
-                store.discard()
-            return "interrupted before the first batch was over, so nothing was kept"
-        found = sum(1 for _ in (store.path / "findings").glob("[!._]*"))
-        kept = f"{near(store.path)} holds {plural(done['inputs'], 'input')} and {plural(found, 'finding')}"
-        return f"interrupted at once, without the batch in hand: {kept}; go on with nnfuzz resume {typed(store.path)}"
+            if self.store is not None:
+                return f"interrupted before the first batch was saved: {place} is as it was"
+            store.discard()
+            return "interrupted before the first batch was saved, so nothing was kept"
+        kept = f"{place} holds {plural(done['inputs'], 'input')} and {plural(found, 'finding')}"
+        return f"interrupted at once, without the batch in hand: {kept}; {go_on}"
 
     def _say_if_over(self, stats: Stats, store: RunStore | NullStore) -> None:
         """Limits count from the run's beginning: one that is used up already would end the run in silence. The state
@@ -253,6 +262,7 @@ class Session:
         with stop_on_signal(lambda: fuzzer.stop_asked, fuzzer.ask_to_stop):
             fuzzer.loop(limits, after_batch)
         fuzzer.commit([])
+        self._over = True
         findings = sorted(fuzzer.examiner.findings.values(), key=lambda f: f.id)
         after = self.job.afterwards(fuzzer, findings, store.path, self.reporter.note)
         for finding in findings:
@@ -339,8 +349,12 @@ class Session:
         if self.out is None:
             return NullStore()
         store = RunStore.create(self.out, self.manifest(space, seeds))
-        save_seed_groups(store.path, self.job.given.groups)
-        self.job.keep(store.path)
+        try:
+            save_seed_groups(store.path, self.job.given.groups)
+            self.job.keep(store.path)
+        except BaseException:
+            store.discard()  # half a beginning is none
+            raise
         return store
 
     def manifest(self, space: InputSpace, seeds: Seeds) -> dict[str, Any]:
@@ -385,6 +399,19 @@ class Session:
                 "mutators": len(fuzzer.parts.bandit.names),
             },
         )
+
+
+@contextmanager
+def _told_if_early(resumed: RunStore | NullStore | None) -> Iterator[None]:
+    """What an interruption leaves behind that came before anything was written."""
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        if str(stop):
+            raise
+        if isinstance(resumed, RunStore):
+            raise KeyboardInterrupt(f"interrupted before the run went on: {near(resumed.path)} is as it was") from stop
+        raise KeyboardInterrupt(EARLY) from stop
 
 
 def _sites(examiner: Examiner) -> set[str]:

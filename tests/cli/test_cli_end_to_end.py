@@ -249,7 +249,7 @@ def test_ctrl_c_before_there_is_anything_leaves_nothing(project: Path, capsys: p
     )
     words = ["nan", "hasty_too.py:net", "--seeds", "hasty_too.py:seeds", "--plain", "--out", "RUN"]
     assert main(words) == 130
-    assert capsys.readouterr().err == "nnfuzz: error: interrupted: nothing more was written\n"
+    assert capsys.readouterr().err == "nnfuzz: error: interrupted before the run began, so nothing was written\n"
     assert not Path("RUN").exists()
 
 
@@ -258,7 +258,7 @@ def test_ctrl_c_while_looking_at_the_seeds(project: Path, capsys: pytest.Capture
     words = ["nan", "hasty_seeds.py:net", "--seeds", "hasty_seeds.py:seeds", "--plain", "--out", "RUN"]
     assert main(words) == 130
     told = capsys.readouterr().err
-    assert told == "nnfuzz: error: interrupted before the first batch was over, so nothing was kept\n"
+    assert told == "nnfuzz: error: interrupted before the first batch was saved, so nothing was kept\n"
     assert not Path("RUN").exists()
 
 

@@ -315,7 +315,7 @@ def test_resume(face: Face) -> None:
             70,
             "KeyError: 'oops' (this is a bug in nnfuzz: rerun with --debug for the traceback)",
         ),
-        (KeyboardInterrupt(), 130, "interrupted: nothing more was written"),
+        (KeyboardInterrupt(), 130, "interrupted before the run began, so nothing was written"),
         (KeyboardInterrupt("RUN holds 5 inputs"), 130, "RUN holds 5 inputs"),
         (
             ValueError("two\nlines"),

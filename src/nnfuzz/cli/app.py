@@ -28,7 +28,7 @@ _Shown = typer.BadParameter.__mro__[2]
 app = typer.Typer(
     name="nnfuzz",
     epilog="Exit status: 0 nothing found, 1 findings, 2 bad input or usage, 3 the model fails on its own seeds, "
-    "70 a bug in nnfuzz itself, 130 interrupted and saved. --debug, anywhere, shows the traceback of an error.",
+    "70 a bug in nnfuzz itself, 130 interrupted. --debug, anywhere, shows the traceback of an error.",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     add_completion=False,
     no_args_is_help=True,

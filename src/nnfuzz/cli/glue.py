@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 from nnfuzz.cli.app import spoken
 from nnfuzz.cli.options import BudgetOptions, DataOptions, LegalOptions, OutOption, SearchOptions, StyleOptions
 from nnfuzz.errors import UsageError
+from nnfuzz.interrupt import EARLY
 from nnfuzz.loading.comparisons import OWN_OBJECTIVES
 from nnfuzz.loading.objects import check_object_word
 from nnfuzz.loading.places import check_model_word, check_seeds_word
-from nnfuzz.store_place import no_run_at
+from nnfuzz.store_place import MANIFEST, no_run_at
 
 if TYPE_CHECKING:
     from nnfuzz.report.apart import ApartReporter
@@ -119,7 +120,7 @@ def quietly() -> Iterator[None]:
 
 
 def status(run: Any) -> int:
-    """130 interrupted and saved, 1 something found, 0 nothing found."""
+    """130 interrupted, 1 something found, 0 nothing found."""
     if run.stats.stopped == "interrupted":
         return INTERRUPTED
     return FOUND if run.findings else 0
@@ -135,7 +136,8 @@ def held_place(out: Path | None, job: str, model: str) -> Iterator[Path]:
     """Where the run goes. A place that nobody named is taken at once, so that two runs that start together do not take
     the same one; where no run comes to it, it is given up."""
     if out is not None:
-        yield out
+        with _told_if_early(out):
+            yield out
         return
     with suppress(OSError):
         RUNS.mkdir(parents=True, exist_ok=True)
@@ -149,11 +151,23 @@ def held_place(out: Path | None, job: str, model: str) -> Iterator[Path]:
         except OSError:  # said where the run is made
             break
     try:
-        yield place
+        with _told_if_early(place):
+            yield place
     finally:
         for folder in (place, RUNS):
             with suppress(OSError):  # it holds a run, or is gone already
                 folder.rmdir()
+
+
+@contextmanager
+def _told_if_early(place: Path) -> Iterator[None]:
+    """An interruption that says nothing itself came before there was a run, where none lies there."""
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        if str(stop) or (place / MANIFEST).is_file():
+            raise
+        raise KeyboardInterrupt(EARLY) from stop
 
 
 def free_place(job: str, model: str) -> Path:

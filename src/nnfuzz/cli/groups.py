@@ -59,7 +59,7 @@ def expand(command: Command) -> Command:
                 raise Unread from leave
             raise
         except KeyboardInterrupt as error:  # caught here, since the parser would end the program without a word
-            raise Interrupted(str(error) or "interrupted: nothing more was written") from error
+            raise Interrupted(str(error) or "interrupted before it was done") from error
 
     run.__signature__ = inspect.Signature(list(flat.values()))  # type: ignore[attr-defined]
     run.__annotations__ = {name: p.annotation for name, p in flat.items()}

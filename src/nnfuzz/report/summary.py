@@ -29,7 +29,7 @@ def summary(
     info: RunInfo, stats: Stats, findings: Sequence[Finding], path: str | Path | None, resumable: bool = True
 ) -> list[RenderableType]:
     """``resumable``: whether ``nnfuzz resume`` can load the model again (a run started from the command line)."""
-    parts: list[RenderableType] = [_verdict(stats, findings)]
+    parts: list[RenderableType] = [_verdict(stats, findings, saved=path is not None)]
     for finding in findings[:LISTED]:
         parts += [Text(), *about(finding, path)]
     if len(findings) > LISTED:
@@ -54,11 +54,11 @@ def longer(info: RunInfo) -> str:
     return " ".join(limits)
 
 
-def _verdict(stats: Stats, findings: Sequence[Finding]) -> Text:
+def _verdict(stats: Stats, findings: Sequence[Finding], *, saved: bool) -> Text:
     speed = f", {percent(stats.share)} of the model alone" if stats.share is not None else ""
     cost = f" in {plural(stats.inputs, 'input')}, {lasting(stats.seconds)} ({rate(stats.rate)}{speed})"
     found = plural(len(findings), "finding") if findings else "Nothing found" if stats.inputs else "Nothing tried"
-    stopped = "Interrupted, saved. " if stats.stopped == "interrupted" else ""
+    stopped = f"Interrupted{', saved' * saved}. " if stats.stopped == "interrupted" else ""
     return Text.assemble(stopped, (found, "bold red" if findings else "bold"), cost)
 
 
