@@ -220,7 +220,7 @@ def test_what_is_noted_does_not_depend_on_how_often(monkeypatch: pytest.MonkeyPa
     logits[3, 0, 2] = torch.inf
 
     def noted() -> dict[str, torch.Tensor]:
-        chooser = Chooser(3, Writing(8, temperature, seed=1), [0, 3], 4, torch.device("cpu"))
+        chooser = Chooser(3, Writing(8, temperature, seed=1), [0, 3], [4], torch.device("cpu"))
         for step in logits:
             chooser.step(step)
         return chooser.outputs()

@@ -64,6 +64,20 @@ def test_batches_with_a_cache_write_what_generate_writes_alone(make: Any, tokeni
         assert written == [i for i in whole[0, len(prompt) :].tolist() if i != 0]
 
 
+def test_each_of_several_ends_ends_a_text(tokenizer: Any) -> None:
+    model = gpt(tokenizer)
+    prompt = [5, 9, 30]
+    given = torch.tensor([prompt])
+    how = {"attention_mask": torch.ones_like(given), "max_new_tokens": 10, "do_sample": False}
+    free = model.generate(given, **how)[0, 3:].tolist()
+    model.generation_config.eos_token_id = [0, free[4]]
+    ours = language_model((model, tokenizer))
+    assert ours.codec is not None
+    (mine,) = unpack(ours.run(Prompts([prompt], ours.codec), Writing(10)).outputs["tokens"])
+    theirs = model.generate(given, **how)[0, 3:].tolist()
+    assert mine == theirs[:-1] == free[: free.index(free[4])]
+
+
 def test_a_search_in_tokens_and_in_text(tokenizer: Any) -> None:
     for kind in ("tokens", "text"):
         run = nnfuzz.fuzz_text(

@@ -27,7 +27,7 @@ def alone(model: Small, prompt: str, count: int) -> str:
     for _ in range(count):
         with torch.no_grad():
             chosen = int(model.logits(torch.tensor([ids]))[0][0, -1].argmax())
-        if chosen == model.end:
+        if chosen in (model.end if isinstance(model.end, list) else [model.end]):
             break
         ids.append(chosen)
         made += ALPHABET[chosen]
@@ -51,6 +51,21 @@ def test_start_and_end() -> None:
     model = Small(start=27, end=ALPHABET.index(third))
     assert written(model, ["", "ab", "hello"], max_new=12) == [alone(model, t, 12) for t in ("", "ab", "hello")]
     assert len(written(model, ["ab"], max_new=12)[0]) < 3
+
+
+def test_each_of_several_ends_ends_a_text() -> None:
+    texts = ["ab", "hello", "the dog", "z"]
+    free = written(Small(), texts, max_new=12)
+    ends = sorted({ALPHABET.index(free[0][2]), ALPHABET.index(free[1][4])})
+    model = Small(end=ends)
+    found = written(model, texts, max_new=12)
+    assert found == [alone(model, t, 12) for t in texts]
+    for n in range(2):  # the first alone would not end both
+        assert len(found[n]) < 12
+    assert language_model(model).ends == tuple(ends)
+    codec = language_model(model).codec
+    assert codec is not None
+    assert not set(ends) & set(codec.legal or ends)  # no prompt holds one
 
 
 @given(st.text(ALPHABET, min_size=1, max_size=6), TEXTS)

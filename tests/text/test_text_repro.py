@@ -57,6 +57,11 @@ class Small(nn.Module):
         seen, state = self.lstm(self.embedding(ids), state)
         return self.head(seen), state
 
+def stopping():
+    model = Small()
+    model.end = [model.alphabet.index(c) for c in "qxzj"]
+    return model
+
 def mended():
     model = Small()
     model.head.weight.data.zero_()
@@ -115,6 +120,7 @@ def test_they_fail_again_without_nnfuzz(desk: Path) -> None:
     cases: list[tuple[str, str, dict[str, Any]]] = [
         ("models.py:Small", "loop:3", {}),
         ("models.py:Small", "regex:[a-h]{2}", {"temperature": 2.0, "sample_seed": 3}),
+        ("models.py:stopping", "empty", {}),
         ("models.py:shout", "regex:!!!", {}),
         ("models.py:fragile", "crash", {}),
         ("models.py:shout", "models.py:long", {}),

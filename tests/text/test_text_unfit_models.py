@@ -86,7 +86,7 @@ def test_a_module_that_writes_texts_is_one() -> None:
 
 
 @pytest.mark.parametrize("which", ["start", "end"])
-@pytest.mark.parametrize("value", [-1, len(ALPHABET), "\n", True, [1, 2], 1.5])
+@pytest.mark.parametrize("value", [-1, len(ALPHABET), "\n", True, 1.5])
 def test_ids_that_are_none(which: str, value: Any) -> None:
     model = Small()
     setattr(model, which, value)
@@ -94,10 +94,19 @@ def test_ids_that_are_none(which: str, value: Any) -> None:
         language_model(model)
 
 
+def test_several_ids_only_end() -> None:
+    model = Small(end=[1, 99])
+    with pytest.raises(UsageError, match="Small: end is 99, but an id of 0 to 28 is"):
+        language_model(model)
+    model.start, model.end = [1, 2], None  # type: ignore[assignment]
+    with pytest.raises(UsageError, match=r"Small: start is \[1, 2\], but an id of 0 to 28 is"):
+        language_model(model)
+
+
 def test_ids_of_other_kinds_of_numbers() -> None:
     model = Small()
     model.end = torch.tensor(3)  # type: ignore[assignment]
-    assert language_model(model).end == 3
+    assert language_model(model).ends == (3,)
 
 
 @pytest.mark.parametrize(("alphabet", "told"), [("abca", "Small has 'a' twice in its alphabet"), ("", "an empty")])

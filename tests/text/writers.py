@@ -21,7 +21,7 @@ class Small(nn.Module):
 
     alphabet = ALPHABET
 
-    def __init__(self, seed: int = 0, hidden: int = 12, start: int | None = None, end: int | None = None):
+    def __init__(self, seed: int = 0, hidden: int = 12, start: int | None = None, end: Any = None):
         super().__init__()
         generator = torch.Generator().manual_seed(seed)
         self.embedding = nn.Embedding(len(ALPHABET), 6)

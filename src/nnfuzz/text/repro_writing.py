@@ -116,7 +116,8 @@ def by_logits(model: Any) -> Written:
         return found
 
     first, ids = ids, []
-    written, ended, sound, margins = chosen(last, first, end)
+    ends = [] if end is None else list(end) if isinstance(end, list | tuple | set | frozenset) else [end]
+    written, ended, sound, margins = chosen(last, first, ends)
     text = "".join(alphabet[i] for i in written) if isinstance(alphabet, str) else " ".join(map(str, written))
     return Written(text, written, ended, sound, margins)
 
@@ -125,7 +126,7 @@ def by_transformer(model: Any, tokenizer: Any) -> Written:
     """A model of Hugging Face: a causal one with its cache, or a classifier."""
     config = model.config.get_text_config() if hasattr(model.config, "get_text_config") else model.config
     ends = getattr(model, "generation_config", None) and model.generation_config.eos_token_id
-    end = ends[0] if isinstance(ends, list) else ends
+    ends = [i for i in (ends if isinstance(ends, list) else [ends]) if isinstance(i, int)]
     classifies = type(model).__name__.endswith("ForSequenceClassification")
     if KIND == "text":
         ids = tokenizer.encode(TEXT, add_special_tokens=False)
@@ -136,7 +137,7 @@ def by_transformer(model: Any, tokenizer: Any) -> Written:
     first = tokenizer.encode("")[:1] if tokenizer is not None else [getattr(model.config, "bos_token_id", None)]
     ids = [i for i in first if isinstance(i, int)] + ids
     if not ids:
-        ids = [config.pad_token_id if config.pad_token_id is not None else end or 0]
+        ids = [config.pad_token_id if config.pad_token_id is not None else [*ends, 0][0]]
     takes = set(inspect.signature(model.forward).parameters)
     if classifies:
         given = torch.tensor([ids], device=device_of(model))
@@ -157,7 +158,7 @@ def by_transformer(model: Any, tokenizer: Any) -> Written:
         found: torch.Tensor = seen.logits[0, -1]
         return found
 
-    written, ended, sound, margins = chosen(last, ids, end)
+    written, ended, sound, margins = chosen(last, ids, ends)
     if tokenizer is None:
         text = " ".join(map(str, written))
     else:
@@ -165,7 +166,7 @@ def by_transformer(model: Any, tokenizer: Any) -> Written:
     return Written(text, written, ended, sound, margins)
 
 
-def chosen(last: Any, ids: list[int], end: int | None) -> tuple[list[int], bool, bool, list[float]]:
+def chosen(last: Any, ids: list[int], ends: list[int]) -> tuple[list[int], bool, bool, list[float]]:
     """Id by id: the likeliest, or with temperature the likeliest with the run's own (Gumbel) noise of that step.
 
     ``last`` is given the ids that are new, and gives the logits after them."""
@@ -184,7 +185,7 @@ def chosen(last: Any, ids: list[int], end: int | None) -> tuple[list[int], bool,
             noise = -torch.log(-torch.log(uniform.clamp(1e-20, 1 - 1e-7)))
             logits = torch.log_softmax(logits, 0) / TEMPERATURE + noise
         id_ = int(logits.argmax())
-        if end is not None and id_ == end:
+        if id_ in ends:
             return written, True, sound, margins
         written.append(id_)
     return written, False, sound, margins

@@ -43,7 +43,7 @@ class Seen:
 
     def piece(self, id_: int) -> str:
         """An id as the reader sees it."""
-        return "the end" if id_ == self.model.end else f"'{visible(self.model.out.pieces([id_])[0])}'"
+        return "the end" if id_ in self.model.ends else f"'{visible(self.model.out.pieces([id_])[0])}'"
 
     def top(self, step: int, count: int = 3, but: int | None = None) -> list[tuple[str, float]]:
         """The likeliest ids of a step with their probabilities, without one of them if asked."""

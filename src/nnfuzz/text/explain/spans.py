@@ -34,11 +34,11 @@ def told(finding: Finding, seen: Seen) -> list[str]:
 
 def told_ending(finding: Finding, seen: Seen) -> list[str]:
     """Of outputs that do not end, or end at once: how likely the end was, step by step."""
-    end = seen.model.end
-    if seen.logp is None or end is None:
+    ends = list(seen.model.ends)
+    if seen.logp is None or not ends:
         return [UNKNOWN if seen.logp is None else "the model has no id that ends a text"]
     count = len(seen.ids) if finding.symptom == "endless output" else len(seen.ids) + 1
-    chance = seen.logp[: max(1, count), end].exp()
+    chance = seen.logp[: max(1, count), ends].exp().sum(1)
     best, at = float(chance.max()), int(chance.argmax())
     marks = sorted({0, len(chance) // 4, len(chance) // 2, 3 * len(chance) // 4, len(chance) - 1})
     lines = [f"the end is likeliest at step {at}, with probability {percent(best)}"]

@@ -99,7 +99,7 @@ class LanguageModel(ABC):
 
     Attributes:
         name: for the reader. codec: of prompts given as the model's own ids, None for a black box.
-        out: of the continuations. end: the id that ends a continuation, None when there is none.
+        out: of the continuations. ends: the ids that end a continuation; none where nothing does.
         shortest: ids that a prompt needs at least. longest: prompt and continuation together at most, None without
             limit.
     """
@@ -107,7 +107,7 @@ class LanguageModel(ABC):
     name: str = "model"
     codec: Codec | None = None
     out: Codec
-    end: int | None = None
+    ends: tuple[int, ...] = ()
     shortest: int = 0
     longest: int | None = None
     device: torch.device = torch.device("cpu")

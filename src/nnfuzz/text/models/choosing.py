@@ -36,7 +36,7 @@ class Chooser:
     """Chooses ids step by step.
 
     Args:
-        rows: of the batch. watch: ids whose log-probabilities are noted. end: the id that ends a continuation.
+        rows: of the batch. watch: ids whose log-probabilities are noted. ends: the ids that end a continuation.
         measures: whether the size of logits is noted. late: says that the time is up.
     """
 
@@ -45,7 +45,7 @@ class Chooser:
         rows: int,
         writing: Writing,
         watch: Sequence[int],
-        end: int | None,
+        ends: Sequence[int],
         device: torch.device,
         *,
         measures: bool = False,
@@ -53,7 +53,8 @@ class Chooser:
     ):
         self.late = late
         self.reach = torch.zeros(rows, device=device) if measures else None
-        self.rows, self.writing, self.end = rows, writing, end
+        self.rows, self.writing = rows, writing
+        self.ends = torch.tensor(list(ends), dtype=torch.long, device=device)
         self.watch = torch.tensor(list(watch), dtype=torch.long, device=device)
         self.alive = torch.ones(rows, dtype=torch.bool, device=device)
         self.length = 0
@@ -65,7 +66,7 @@ class Chooser:
     @property
     def over(self) -> bool:
         """All rows have ended, or there is no room for more."""
-        return self.length >= self.writing.max_new or (self.end is not None and not bool(self.alive.any()))
+        return self.length >= self.writing.max_new or (len(self.ends) > 0 and not bool(self.alive.any()))
 
     def step(self, logits: Tensor) -> Tensor:
         """``(rows, vocabulary)`` → the chosen ids ``(rows,)``; rows that have ended choose, but it is not noted.
@@ -86,8 +87,8 @@ class Chooser:
             top, likeliest = logits.max(1)
         chosen = self._drawn(logits) if self.writing.temperature else likeliest
         self._keep(logits, _Step(top, likeliest, chosen, self.alive, bad))
-        if self.end is not None:
-            self.alive = self.alive & (chosen != self.end)
+        if len(self.ends):
+            self.alive = self.alive & ~torch.isin(chosen, self.ends)
         self.length += 1
         return chosen
 
@@ -98,8 +99,8 @@ class Chooser:
         missing = self.writing.max_new - self.length
         if missing:
             made = {n: _filled(t, missing) for n, t in made.items()}
-        if self.end is not None:
-            made["tokens"] = made["tokens"].masked_fill(made["tokens"] == self.end, PAD)
+        if len(self.ends):
+            made["tokens"] = made["tokens"].masked_fill(torch.isin(made["tokens"], self.ends), PAD)
         if self.reach is not None:
             made["reach"] = self.reach
         return {**made, "ended": ~self.alive}

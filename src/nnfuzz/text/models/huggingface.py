@@ -51,12 +51,11 @@ class HuggingFace(LanguageModel):
             raise UsageError(f"{self.name} has no tokenizer, so prompts cannot be texts: give --kind tokens")
         self.out = self._codec(int(config.vocab_size), allow_special)
         self.codec = self.out if self.own_ids else None
-        end = getattr(model, "generation_config", None) and model.generation_config.eos_token_id
-        self.end = end[0] if isinstance(end, list) else end
+        self.ends = ends_of(getattr(getattr(model, "generation_config", None), "eos_token_id", None))
         self.start = self._start()
         self.shortest = 0 if self.start is not None else 1
         self.longest = getattr(config, "max_position_embeddings", None)
-        self._fill = int(config.pad_token_id if config.pad_token_id is not None else self.end or 0)
+        self._fill = int(config.pad_token_id if config.pad_token_id is not None else [*self.ends, 0][0])
         self._takes = set(inspect.signature(model.forward).parameters)
         self._cache = "cache" if "cache" in self._takes else "past_key_values"  # renamed in transformers 5.24
         self._embedding = embedding_of(model, 0)
@@ -74,7 +73,7 @@ class HuggingFace(LanguageModel):
         ids = self.prepared(prompts, 0 if self.classifies else writing.max_new)
         if self.classifies:
             return self._classified(ids, states)
-        chooser = Chooser(len(ids), writing, self.watch, self.end, self.device, measures=self.measures, late=self.late)
+        chooser = Chooser(len(ids), writing, self.watch, self.ends, self.device, measures=self.measures, late=self.late)
         pooled = Pooled() if states else None
         packed, mask = self._packed(ids, left=True)
         more: dict[str, Any] = {"input_ids": packed, "use_cache": True, "output_hidden_states": states}
@@ -165,7 +164,7 @@ class HuggingFace(LanguageModel):
         if self.tokenizer is not None:
             return Tokens(self.tokenizer, vocabulary, allow_special=allow_special)
         named = (getattr(self.model.config, f"{n}_token_id", None) for n in ("bos", "eos", "pad"))
-        special = set() if allow_special else {i for i in named if isinstance(i, int)}
+        special = set() if allow_special else {i for ids in named for i in ends_of(ids)}
         return Ids(vocabulary, special)
 
     def _start(self) -> int | None:
@@ -175,6 +174,12 @@ class HuggingFace(LanguageModel):
             return first if isinstance(first, int) else None
         ids = self.tokenizer.encode("")
         return int(ids[0]) if len(ids) else None
+
+
+def ends_of(given: Any) -> tuple[int, ...]:
+    """A configured id, several of them, or none."""
+    several = given if isinstance(given, list | tuple) else [given]
+    return tuple(i for i in several if isinstance(i, int))
 
 
 def load_folder(folder: Path, device: str | None = None) -> tuple[Any, Any]:

@@ -29,7 +29,7 @@ class LogitsModule(LanguageModel):
     vocabulary)`` and a state of tensors in tuples, lists or dicts, each with the batch on one axis; or ``logits(ids) ->
     logits``, causal, which is run again from the start for every id. It says what its ids are by ``alphabet`` (a text
     of different characters) or ``vocabulary`` (a number), and may name the ids ``start`` (put before every prompt) and
-    ``end``.
+    ``end`` (one, or several of which each ends a text).
     """
 
     def __init__(self, module: Any, name: str = "", device: str | None = None):
@@ -44,7 +44,7 @@ class LogitsModule(LanguageModel):
             first = next(module.parameters(), None)
             self.device = first.device if first is not None else torch.device(device or "cpu")
         self.codec = self.out = _codec_of(module, self.name)
-        self.end = _id_of(module, "end", self.codec.size, self.name)
+        self.ends = _ends_of(module, self.codec.size, self.name)
         self.start = _id_of(module, "start", self.codec.size, self.name)
         self.shortest = 0 if self.start is not None else 1
         self._logits: Callable[..., Any] = module.logits
@@ -68,7 +68,7 @@ class LogitsModule(LanguageModel):
     @torch.inference_mode()
     def run(self, prompts: Prompts, writing: Writing, *, states: bool = True) -> Trace:
         ids = [[self.start, *p] if self.start is not None else p for p in prompts.ids]
-        chooser = Chooser(len(ids), writing, self.watch, self.end, self.device, measures=self.measures, late=self.late)
+        chooser = Chooser(len(ids), writing, self.watch, self.ends, self.device, measures=self.measures, late=self.late)
         pooled = Pooled(self._axes[0]) if states and self.stateful else None
         (self._with_state if self.stateful else self._without_state)(ids, chooser, pooled)
         self.spent += sum(map(len, ids)) + len(ids) * chooser.length
@@ -186,8 +186,9 @@ def _codec_of(module: Any, name: str) -> Codec:
     alphabet, vocabulary = getattr(module, "alphabet", None), getattr(module, "vocabulary", None)
     sized = isinstance(vocabulary, int) and not isinstance(vocabulary, bool) and vocabulary > 0
     size = len(alphabet) if isinstance(alphabet, str) else int(vocabulary or 0) if sized else 0
-    named = [_id_of(module, which, size, name) for which in ("start", "end")] if size else []
-    special = {i for i in named if i is not None}
+    start = _id_of(module, "start", size, name) if size else None
+    special = {*_ends_of(module, size, name)} if size else set()
+    special |= set() if start is None else {start}
     if isinstance(alphabet, str):
         if not alphabet:
             raise UsageError(
@@ -206,10 +207,18 @@ def _codec_of(module: Any, name: str) -> Codec:
     )
 
 
+def _ends_of(module: Any, size: int, name: str) -> tuple[int, ...]:
+    given = getattr(module, "end", None)
+    several = given if isinstance(given, list | tuple | set | frozenset) else [] if given is None else [given]
+    return tuple(_id("end", value, size, name) for value in several)
+
+
 def _id_of(module: Any, which: str, size: int, name: str) -> int | None:
     value = getattr(module, which, None)
-    if value is None:
-        return None
+    return None if value is None else _id(which, value, size, name)
+
+
+def _id(which: str, value: Any, size: int, name: str) -> int:
     try:
         found = -1 if isinstance(value, bool) else operator.index(value)
     except TypeError:

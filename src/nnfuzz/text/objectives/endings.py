@@ -18,24 +18,19 @@ class Endless(TextObjective):
     name = "endless"
     symptom = "endless output"
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._end: int | None = None
-
     def bind(self, model: LanguageModel, other: LanguageModel | None) -> None:
         if not model.bounded:
             raise UsageError(
                 f"{model.name} is a function that returned, so nothing it writes is endless: drop this objective, "
                 "or ask for what it should not write, for instance loop:4"
             )
-        if model.classifies or (model.end is None and model.shows_probabilities):
+        if model.classifies or (not model.ends and model.shows_probabilities):
             raise UsageError(
                 f"{model.name} has no id that ends a text, so all it writes is endless: drop this objective"
             )
-        self._end = model.end
 
     def watched(self, model: LanguageModel) -> set[int]:
-        return {model.end} if model.end is not None else set()
+        return set(model.ends)
 
     def look(self, reading: Reading) -> Look:
         ended = reading.trace.outputs["ended"]
