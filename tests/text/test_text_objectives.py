@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 import unicodedata
 from itertools import pairwise, product
 
@@ -360,7 +359,6 @@ def test_every_objective_says_what_it_searches() -> None:
 
 
 def test_a_regex_scores_the_longest_beginning_of_a_match() -> None:
-    pytest.importorskip("regex", reason="partial matches need the package regex")
     scores = look(r"regex:\bnan\d{3}", ["x", "an", "n", "na. xnan", "say nan12", "nan123"]).scores[:, 0].tolist()
     assert scores[0] == scores[1] == 0
     assert 0 < scores[2] < scores[3] < scores[4] < scores[5] < 1
@@ -368,14 +366,6 @@ def test_a_regex_scores_the_longest_beginning_of_a_match() -> None:
 
 
 def test_a_pattern_that_takes_for_ever_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("regex", reason="only the package regex can be told when to give up")
     monkeypatch.setattr(custom, "PATIENCE", 0.2)
     with pytest.raises(UsageError, match=r"takes more than 0.2 s on an output of 41 characters: write it without rep"):
         look(r"regex:(a|a)+\b$", ["a" * 40 + "!"])
-
-
-def test_a_regex_has_no_score_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "regex", None)
-    seen = look(r"regex:nan", ["nan", "na"])
-    assert len(seen.found[0]) == 1
-    assert bool(np.isnan(seen.scores).all())

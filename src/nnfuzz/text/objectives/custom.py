@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 import re
 import time
@@ -12,6 +11,7 @@ from numbers import Real
 from typing import Any
 
 import numpy as np
+import regex
 from torch import Tensor
 
 from nnfuzz.errors import UsageError
@@ -30,8 +30,8 @@ HALF = 4
 class Regex(TextObjective):
     """A regular expression (Python's) that must not be found in the continuation.
 
-    Where the package ``regex`` is installed, the score is the length n of the longest part of the continuation that
-    could be the beginning of a match, as n / (n + ``HALF``). Else there is none.
+    The score is the length n of the longest part of the continuation that could be the beginning of a match, as
+    n / (n + ``HALF``).
     """
 
     name = "regex"
@@ -40,8 +40,9 @@ class Regex(TextObjective):
     def __init__(self, pattern: str):
         super().__init__()
         try:
-            self._pattern = re.compile(pattern)
-        except re.error as error:
+            re.compile(pattern)  # as the finding's script does
+            self._pattern: Any = regex.compile(pattern)
+        except (re.error, regex.error) as error:
             raise UsageError(
                 f"regex:{pattern} is no regular expression ({error}): write Python's, for instance regex:nan|inf"
             ) from None
@@ -52,7 +53,6 @@ class Regex(TextObjective):
             )
         self.pattern, self.spec = pattern, f"regex:{pattern}"
         self.goals = [self.spec]
-        self._begun = _partial(pattern)
 
     def bind(self, model: LanguageModel, other: LanguageModel | None) -> None:
         if model.classifies:
@@ -64,18 +64,14 @@ class Regex(TextObjective):
             spans = self._spans(text)
             if spans:
                 found[row].append(Found(0, self.symptom, f"it matches {self.pattern}", spans))
-        if self._begun is None:
-            return Look(found, reading.no_scores())
         longest = [self._longest_begun(text[-MOST_SCORED:]) for text in reading.texts]
         return Look(found, padded_scores([min(0.999, n / (n + HALF)) for n in longest]))
 
     def _spans(self, text: str) -> list[tuple[int, int]]:
         """Where it matches. Some patterns take time that grows exponentially with the text: ``regex`` can be told when
         to give up, and Python's own cannot."""
-        if self._begun is None:
-            return [m.span() for m in islice(self._pattern.finditer(text), MOST_SPANS)]
         try:
-            return [m.span() for m in islice(self._begun.finditer(text, timeout=PATIENCE), MOST_SPANS)]
+            return [m.span() for m in islice(self._pattern.finditer(text, timeout=PATIENCE), MOST_SPANS)]
         except TimeoutError:
             raise self._slow(text) from None
 
@@ -86,7 +82,7 @@ class Regex(TextObjective):
             while start + longest < len(text):
                 left = max(0.001, PATIENCE - (time.perf_counter() - began))
                 try:
-                    if not self._begun.match(text, start, start + longest + 1, partial=True, timeout=left):
+                    if not self._pattern.match(text, start, start + longest + 1, partial=True, timeout=left):
                         break
                 except TimeoutError:
                     raise self._slow(text) from None
@@ -101,18 +97,6 @@ class Regex(TextObjective):
 
     def searched(self) -> str:
         return f"text that matches {self.pattern}"
-
-
-def _partial(pattern: str) -> Any:
-    """The same pattern for partial matches; None where ``regex`` is missing or reads it otherwise."""
-    try:
-        regex: Any = importlib.import_module("regex")
-    except ImportError:
-        return None
-    try:
-        return regex.compile(pattern)
-    except regex.error:
-        return None
 
 
 class Predicate(TextObjective):
