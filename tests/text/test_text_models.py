@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from writers import ALPHABET, Follower, Small, Stateless, written
 
+import nnfuzz
 from nnfuzz.errors import UsageError
 from nnfuzz.text.models import Prompts, Writing, language_model
 from nnfuzz.text.models.choosing import noise_of
@@ -51,6 +52,19 @@ def test_start_and_end() -> None:
     model = Small(start=27, end=ALPHABET.index(third))
     assert written(model, ["", "ab", "hello"], max_new=12) == [alone(model, t, 12) for t in ("", "ab", "hello")]
     assert len(written(model, ["ab"], max_new=12)[0]) < 3
+
+
+def test_a_model_in_training_is_left_in_training() -> None:
+    model, other = Small().train(), Small(seed=1).eval()
+    model.head.eval()  # frozen, say
+    nnfuzz.fuzz_text(model, ["ab"], objective="disagree", model_b=other, max_inputs=32, max_new=4)
+    assert model.training
+    assert model.lstm.training
+    assert not model.head.training
+    assert not other.training
+    with pytest.raises(UsageError, match="max_new"):
+        nnfuzz.fuzz_text(model, ["ab"], objective="repeat:9", max_inputs=32, max_new=4)
+    assert model.lstm.training
 
 
 def test_each_of_several_ends_ends_a_text() -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from torch import nn
 
 from nnfuzz.errors import UsageError
 from nnfuzz.report.base import Reporter
@@ -100,7 +103,20 @@ def fuzz_text(
         ) from None
     settings.check()
     prompts = load_prompts(seeds) if isinstance(seeds, Path) or _is_path(seeds) else as_prompts(seeds)
-    return TextSession(settings, named["model"], named["model_b"], prompts, out=out, reporter=reporter).run()
+    with _modes_kept(model, model_b):
+        return TextSession(settings, named["model"], named["model_b"], prompts, out=out, reporter=reporter).run()
+
+
+@contextmanager
+def _modes_kept(*given: Any) -> Iterator[None]:
+    """Models run in eval mode; one that is being trained must not stay there."""
+    parts = [part for g in given for part in (g if isinstance(g, tuple | list) else (g,))]
+    before = {m: m.training for part in parts if isinstance(part, nn.Module) for m in part.modules()}
+    try:
+        yield
+    finally:
+        for module, mode in before.items():
+            module.training = mode
 
 
 def _is_path(seeds: Any) -> bool:
