@@ -133,8 +133,7 @@ class Examiner:
         known = self.findings.get(text)
         state = self.keys.setdefault((self._slot(hit.objective), hit.key), KeyState())
         state.cause, state.quiet = text, state.quiet + 1 if known else 0
-        weaker = known is not None and known.confirmed and confirmation.status != "confirmed"
-        if known is not None and (weaker or not (far["linf"] < CLOSER * known.distance["linf"])):
+        if known is not None and not self._better(known, confirmation, beside, far):
             known.count += hit.count
             return None
         candidate, note = hit.candidate, ""
@@ -148,8 +147,12 @@ class Examiner:
                 same = found is not None and self._text(cause, found) == text
                 bad, candidate = (found, candidate) if same else (bad, hit.candidate)
         finding = self._build(hit, candidate, confirmation, cause, text, bad, known)
-        if confirmation.cause is None and hit.batch is not None:
+        if confirmation.cause is None and hit.error is not None:
+            finding.notes.append("it raised once, and not when it was run again: the model is not deterministic")
+        elif confirmation.cause is None and hit.batch is not None:
             finding.notes.append(told_together(beside, self.target.unit))
+        if beside is not None:
+            beside.complete(finding, self.target, hit.objective.want)
         if note:
             finding.notes.append(note)
         self.findings[text] = finding
@@ -160,6 +163,17 @@ class Examiner:
         if known is None:
             self.announce(finding)
         return finding
+
+    @staticmethod
+    def _better(known: Finding, seen: Confirmation, beside: Together | None, far: dict[str, float]) -> bool:
+        """Whether a case takes the place of a known one with the same cause: what can be rerun is worth more than what
+        cannot, and then what is nearer."""
+        if known.confirmed and seen.status != "confirmed":
+            return False
+        saves = beside is not None and beside.fits
+        if known.in_batch_only and seen.status == "batch-only" and saves != (known.batch is not None):
+            return saves
+        return far["linf"] < CLOSER * known.distance["linf"]
 
     def _slot(self, objective: Objective) -> str:
         return f"{objective.name}{'~backward' if objective.want.backward else ''}"

@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from nnfuzz.errors import Unsupported, UsageError
-from nnfuzz.findings.confirm import confirm, judge_alone, outputs_of
-from nnfuzz.findings.finding import Finding, distance
+from nnfuzz.findings.batch import as_taken, take_ways
+from nnfuzz.findings.companions import confirm_in, failing_in, judge_in, with_row
+from nnfuzz.findings.confirm import Confirmation, confirm, judge_alone, outputs_of
+from nnfuzz.findings.finding import NO_BATCH, Finding, distance
 from nnfuzz.findings.save import load_finding
 from nnfuzz.findings.shrink import Shrinker
 from nnfuzz.fingerprint import changes, said
@@ -19,10 +22,12 @@ from nnfuzz.guard import run_guarded
 from nnfuzz.inputs import build_space
 from nnfuzz.jobs import Job, make_job, with_copy
 from nnfuzz.loading.models import given_model
+from nnfuzz.objectives.base import Cause
 from nnfuzz.objectives.compare import COMPARISONS
 from nnfuzz.seeds import SeedGroup, Seeds
 from nnfuzz.settings import Settings
 from nnfuzz.space import Batch, size
+from nnfuzz.targets import Trace
 
 
 @dataclass
@@ -52,14 +57,31 @@ def repro(finding_dir: str | Path, model: Any = None, model_b: Any = None) -> Re
         job.prepare()
         objective = _objective_of(job, finding)
         _learn_from_seed(job, objective, finding)
-        seen = confirm(job.target, objective, _candidate(finding, job), reseed)
+        alone = confirm(job.target, objective, _candidate(finding, job), reseed)
+        beside = None if finding.batch is None else confirm_in(job.target, objective, finding.batch, reseed)
     lines = [f"recorded: {finding.symptom} ({finding.cause})"]
     if changed := changed_since(finding, job, by_name=model is None and model_b is None):
         lines.append(f"note: {changed}")
+    lines += _told_of_batch(finding, beside, alone)
+    seen = alone if beside is None or beside.cause is None else beside
     if seen.cause is None:
         return ReproResult(False, "", [*lines, "seen now: it does not fail"])
     lines += [f"seen now: {seen.cause.symptom} ({seen.cause.text}), {seen.status}"]
     return ReproResult(seen.cause.symptom == finding.symptom, seen.cause.symptom, lines)
+
+
+def _told_of_batch(finding: Finding, beside: Confirmation | None, alone: Confirmation) -> list[str]:
+    """What was run, where the candidate failed in its batch only."""
+    if finding.lacks_batch:
+        return [f"note: {NO_BATCH}, so it is run alone"]
+    if beside is None or finding.batch is None:
+        return []
+    lines = [f"run with its batch: it is {finding.batch.told()}"]
+    if beside.cause is None:
+        lines.append("run again with its batch it does not fail: the model is not deterministic, or has been mended")
+    if alone.cause is not None:
+        lines.append(f"run alone it fails: {alone.cause.symptom} ({alone.cause.text}), {alone.status}")
+    return lines
 
 
 def is_training(finding_dir: str | Path) -> bool:
@@ -102,6 +124,8 @@ def shrink(finding_dir: str | Path, model: Any = None, model_b: Any = None, max_
         from nnfuzz.text import again
 
         return again.shrink(finding_dir, model, model_b, max_inputs)
+    if finding.lacks_batch:
+        raise UsageError(f"{finding.id} cannot be shrunk: {NO_BATCH}")
     job = job_of(finding, finding_dir, model, model_b)
     if any(finding.inputs[n].shape != finding.seed[n].shape for n in finding.inputs):
         raise UsageError("the finding has other shapes than its seed, and such findings cannot be shrunk yet")
@@ -116,7 +140,8 @@ def shrink(finding_dir: str | Path, model: Any = None, model_b: Any = None, max_
         objective = _objective_of(job, finding)
         _learn_from_seed(job, objective, finding)
         candidate = _candidate(finding, job)
-        before, _ = judge_alone(job.target, objective, candidate)
+        judge = _judging(job, objective, finding)
+        before, _ = judge(candidate)
         if before is None:
             raise UsageError(f"{finding.id} does not fail any more, so there is nothing to shrink: see nnfuzz repro")
 
@@ -132,13 +157,20 @@ def shrink(finding_dir: str | Path, model: Any = None, model_b: Any = None, max_
                     mask[row] = objective.cause(part, lone).text == before.text
             return mask
 
-        shrinker = Shrinker(space, space.anchors(_wrapped(finding.seed, job)), fails, max_inputs)
+        if (saved := finding.batch) is None:
+            judged: Callable[[Batch], Tensor] = fails
+        else:
+            judged = failing_in(job.target, objective, saved, before.text, reseed)
+        shrinker = Shrinker(space, space.anchors(_wrapped(finding.seed, job)), judged, max_inputs)
         small = shrinker.shrink(candidate)
-        after, trace = judge_alone(job.target, objective, small)
+        after, trace = judge(small)
         same = after is None or all(torch.equal(small[n], candidate[n]) for n in small)
         if after is not None:
             finding.inputs = {n: t.cpu().clone() for n, t in job.target.model_input(small).items()}
             finding.distance = distance(finding.inputs, finding.seed)
+            if saved is not None:
+                for name, t in saved.inputs.items():
+                    t[saved.row] = finding.inputs[name]
             if trace is not None:
                 finding.outputs = outputs_of(job.target, trace)
     if changed := changed_since(finding, job, by_name=model is None and model_b is None):
@@ -147,6 +179,21 @@ def shrink(finding_dir: str | Path, model: Any = None, model_b: Any = None, max_
     if not same or changed:
         finding.save(Path(finding_dir))
     return finding
+
+
+def _judging(job: Job, objective: Any, finding: Finding) -> Callable[[Batch], tuple[Cause | None, Trace | None]]:
+    """Judges a candidate alone, or, where the finding has a batch, in the place of its row there."""
+    saved = finding.batch
+    if saved is None:
+        return lambda candidate: judge_alone(job.target, objective, candidate)
+    take_ways(job.target, saved.ways)
+    batch, row = as_taken(job.target, saved), saved.row
+
+    def judge(candidate: Batch) -> tuple[Cause | None, Trace | None]:
+        reseed(0)
+        return judge_in(job.target, objective, with_row(batch, row, candidate), row)
+
+    return judge
 
 
 def changed_since(finding: Finding, job: Job, *, by_name: bool) -> str:

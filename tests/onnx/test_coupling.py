@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -265,5 +267,104 @@ def test_what_fails_only_in_its_batch_names_its_node(desk: Path, capsys: pytest.
     kept = json.loads(Path("r/findings/F0001/finding.json").read_text())
     assert kept["details"]["node"]["name"] == "danger"
     told = said(capsys, "explain", "r/findings/F0001", status=0)
-    assert "in its batch the first bad node was: nan" in told
+    assert "first bad node: " in told
     assert "pick.then_branch.danger" in told
+
+
+# ------------------------------------------------------------------------------------------------- rerun with its batch
+
+
+def run_script(place: str, *words: str) -> tuple[int, str]:
+    """Without torch and without nnfuzz: neither can be imported."""
+    bare = "import sys, runpy; sys.modules['nnfuzz'] = sys.modules['torch'] = None; sys.argv = sys.argv[1:]; "
+    code = bare + "runpy.run_path(sys.argv[0], run_name='__main__')"
+    words = (sys.executable, "-c", code, f"{place}/repro.py", *words)
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_what_fails_only_in_its_batch_is_rerun_with_it(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    saved(gate(), desk / "gate.onnx")
+    saved(gate(1e9), desk / "calm.onnx")
+    words = ["nan", "gate.onnx", "--seeds", "s.npz", "--range", "0:4", "--unit", "sample", "--out", "r", *QUICK]
+    said(capsys, *words, status=1)
+    batch = json.loads(Path("r/findings/F0001/finding.json").read_text())["batch"]
+    it_is = f"it is row {batch['row']} (counted from 0) of the {batch['count']} candidates in batch.safetensors"
+    assert 2 <= batch["count"] <= 16
+    told = said(capsys, "repro", "r/findings/F0001", status=1)
+    assert it_is in told
+    assert told.endswith("batch-only reproduced")
+    told = said(capsys, "repro", "r/findings/F0001", "--model", "calm.onnx", status=0)
+    assert "run again with its batch it does not fail" in told
+    status, told = run_script("r/findings/F0001")
+    assert status == 1, told
+    assert it_is in told
+    status, told = run_script("r/findings/F0001", "calm.onnx")
+    assert status == 0, told
+    assert it_is in said(capsys, "show", "r/findings/F0001", status=0)
+    told = said(capsys, "explain", "r/findings/F0001", status=0)
+    assert it_is in told
+    assert "first bad node: Log in node pick.then_branch.danger" in told
+
+
+def scaled() -> onnx.ModelProto:
+    """x [n, 4] → x quantized by one scale for all rows, as DynamicQuantizeLinear finds it, and back."""
+    nodes = [
+        node("DynamicQuantizeLinear", ["x"], ["q", "scale", "zero"], "quantize"),
+        node("DequantizeLinear", ["q", "scale", "zero"], ["y"], "back"),
+    ]
+    return model(nodes, [("x", FLOAT, ["n", 4])], [("y", FLOAT, ["n", 4])])
+
+
+def test_a_pair_that_differs_only_in_a_batch_is_rerun_with_it(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Rows of one scale: a small one loses its values beside a large one, and not alone."""
+    saved(scaled(), desk / "a.onnx")
+    saved(model([node("Identity", ["x"], ["y"])], [("x", FLOAT, ["n", 4])], [("y", FLOAT, ["n", 4])]), desk / "b.onnx")
+    words = ["diff", "a.onnx", "b.onnx", "--seeds", "s.npz", "--range", "0:100", "--unit", "sample"]
+    said(capsys, *words, "--compare", "allclose:0.02,0.05", "--out", "r", *QUICK, status=1)
+    places = [p.parent for p in sorted(Path("r/findings").glob("*/finding.json"))]
+    about = {place: json.loads((place / "finding.json").read_text()) for place in places}
+    (place,) = [p for p, told in about.items() if told["status"] == "batch-only"]
+    assert about[place]["batch"]["count"] == 2
+    assert [way["drive"] for way in about[place]["batch"]["ways"]] == ["rows", "rows"]
+    assert said(capsys, "repro", str(place), status=1).endswith("batch-only reproduced")
+    status, told = run_script(str(place))
+    assert status == 1, told
+    assert "REPRODUCED: disagreement" in told
+    assert "layer by layer" in said(capsys, "explain", str(place), status=0)
+
+
+def test_whole_candidates_that_are_joined_are_rerun_so(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A state [2, n, 3] is joined along its own axis; that rows depend on one another shows on large values only."""
+    nodes = [
+        node("ReduceMax", ["state"], ["most"], "most", axes=[2], keepdims=0),
+        node("Transpose", ["most"], ["rows"], "turn", perm=[1, 0]),
+        node("Greater", ["rows", "three"], ["high"], "high"),
+        node("NonZero", ["high"], ["places"], "places"),
+        node("Shape", ["places"], ["shape"], "shape"),
+        node("Gather", ["shape", "one"], ["count"], "count", axis=0),
+        node("Greater", ["count", "twelve"], ["many"], "many"),
+        node("Sub", ["x", "big"], ["less"], "shift"),
+        node("Log", ["less"], ["l"], "danger"),
+        node("Where", ["many", "l", "x"], ["y"], "pick"),
+        node("Identity", ["state"], ["next"], "next"),
+    ]
+    weights = {
+        "three": np.array(3, np.float32), "big": np.array(5, np.float32), "one": np.array(1), "twelve": np.array(12),
+    }  # fmt: skip
+    made = model(
+        nodes, [("x", FLOAT, ["n", 4]), ("state", FLOAT, [2, "n", 3])],
+        [("y", FLOAT, ["n", 4]), ("next", FLOAT, [2, "n", 3])], weights,
+    )  # fmt: skip
+    saved(made, desk / "stream.onnx")
+    rng = np.random.default_rng(0)
+    x, state = rng.uniform(0, 0.1, (4, 1, 4)).astype(np.float32), rng.uniform(0, 0.1, (4, 2, 1, 3)).astype(np.float32)
+    np.savez("whole.npz", x=x, state=state)
+    said(capsys, "nan", "stream.onnx", "--seeds", "whole.npz", "--range", "0:4", "--out", "r", *QUICK, status=1)
+    about = json.loads(Path("r/findings/F0001/finding.json").read_text())
+    assert about["batch"]["ways"][0] | {"chunk": 0} == {
+        "unit": "batch", "drive": "axes", "chunk": 0, "inputs": {"x": 0, "state": 1}, "outputs": {"y": 0, "next": 1},
+    }  # fmt: skip
+    assert said(capsys, "repro", "r/findings/F0001", status=1).endswith("batch-only reproduced")
+    status, told = run_script("r/findings/F0001")
+    assert status == 1, told

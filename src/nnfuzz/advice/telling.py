@@ -16,7 +16,7 @@ from nnfuzz.advice.remedy import dtype_of
 from nnfuzz.advice.search import safe_radius, search_with
 from nnfuzz.advice.static import static_warnings
 from nnfuzz.advice.verify import Case
-from nnfuzz.findings.finding import NO_BLAME, Finding
+from nnfuzz.findings.finding import NO_BATCH, NO_BLAME, Finding
 from nnfuzz.findings.weights import bad_weights
 from nnfuzz.objectives.base import differences
 from nnfuzz.probe.first_bad import BadOp
@@ -34,7 +34,10 @@ def told_nonfinite(finding: Finding, job: Job, *, seconds: float, inputs: int, p
     side = job.side
     if not side.sees_inside:
         return [*_head(finding), "", *side.notes, *_facts(finding)]
-    case = case_of(finding, side)
+    together = None if finding.batch is None else finding.batch.ways[0].joined(finding.batch.inputs)
+    if together is not None:
+        seconds, inputs = 0.0, 0  # a search judges what it finds alone
+    case = case_of(finding, side, together)
     case.watch = "outputs" if job.settings.watch == "outputs" else "internal"
     if inputs > 0:
         case.search = search_with(finding, job, seconds=seconds, inputs=inputs)
@@ -46,7 +49,7 @@ def told_nonfinite(finding: Finding, job: Job, *, seconds: float, inputs: int, p
         said = f"it cannot be looked into: the model raises {type(error).__name__}: {first}"
         return [*lines, "", said, *_facts(finding)]
     if bad is None:
-        told = _nothing_bad(finding, side)
+        told = _nothing_bad(finding, side, run="in its batch" if together is not None else "alone")
         return [*lines, "", *told, *_facts(finding, besides=told)]
     if finding.blames_no_input:  # what another input would give is of no interest then
         blame = [note for note in finding.notes if NO_BLAME in note]
@@ -54,7 +57,7 @@ def told_nonfinite(finding: Finding, job: Job, *, seconds: float, inputs: int, p
     proposals = advise(case, bad)
     lines += ["", *told_operation(bad, side.parts), "", *told_remedies(proposals, code=side.parts == "module")]
     if finding.phase == "forward":
-        lines += side.repaired(proposals, dtype_of(bad), finding.inputs, [finding.seed], place)
+        lines += side.repaired(proposals, dtype_of(bad), together or finding.inputs, [finding.seed], place)
     if inputs > 0:
         lines += safe_radius(finding, job, bad.site, seconds=seconds, inputs=inputs)
     args, kwargs = case.seeds[0]
@@ -67,14 +70,14 @@ def told_nonfinite(finding: Finding, job: Job, *, seconds: float, inputs: int, p
     return [*lines, *_facts(finding)]
 
 
-def case_of(finding: Finding, side: TorchTarget) -> Case:
-    """The failure as the advice sees it."""
+def case_of(finding: Finding, side: TorchTarget, together: dict[str, Tensor] | None = None) -> Case:
+    """The failure as the advice sees it. ``together``: the model input of the batch in which it fails."""
 
     def bound(values: dict[str, Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         assert finding.call is not None
         return finding.call.bind({n: t.to(side.device) for n, t in values.items()})
 
-    args, kwargs = bound(finding.inputs)
+    args, kwargs = bound(together or finding.inputs)
     backward = finding.phase == "backward"
     params = [p for p in side.parameters if p.requires_grad] if backward else []
     return Case(side.model, args, kwargs, backward=backward, params=params, seeds=[bound(finding.seed)])
@@ -91,6 +94,8 @@ def told_disagreement(finding: Finding, job: Job) -> list[str]:
             lines.append(f"{name.upper()} says {details[f'answer_{name}']}{sure}")
     lines += _output_gap(finding)
     lines += _referee(details.get("referee", {}))
+    if finding.batch is not None:
+        lines.append("layer by layer the two sides are compared on the input alone, where they agree")
     if isinstance(job.target, PairTarget):
         lines += _layers(finding, job, job.target)
     return [*lines, *_facts(finding)]
@@ -109,11 +114,15 @@ def told_other(finding: Finding) -> list[str]:
 
 
 def _head(finding: Finding) -> list[str]:
-    return [finding.headline(), f"cause: {finding.cause} ({finding.status})"]
+    lines = [finding.headline(), f"cause: {finding.cause} ({finding.status})"]
+    if finding.batch is not None:
+        return [*lines, f"it fails in its batch only: it is {finding.batch.told()}"]
+    return [*lines, f"{NO_BATCH}: what follows is of the input alone"] if finding.lacks_batch else lines
 
 
-def _nothing_bad(finding: Finding, side: TorchTarget) -> list[str]:
-    """No operation made something non-finite out of finite numbers: a weight that is not finite, or no failure."""
+def _nothing_bad(finding: Finding, side: TorchTarget, run: str) -> list[str]:
+    """No operation made something non-finite out of finite numbers: a weight that is not finite, or no failure.
+    ``run``: whether it was "alone"."""
     weights = bad_weights(side.model, finding.symptom)
     if weights:
         return weights
@@ -122,8 +131,9 @@ def _nothing_bad(finding: Finding, side: TorchTarget) -> list[str]:
     seen = str(finding.details.get("bad_op", "")).splitlines()
     if finding.in_batch_only and seen:
         part = "node" if finding.site is not None and finding.site.node else "operation"
-        return [f"rerun alone, every {part} is finite; in its batch the first bad {part} was:", *seen]
-    return [f"rerun alone, every operation is finite: the finding is {finding.status}"]
+        where = "when it was found" if finding.batch is not None and run != "alone" else "in its batch"
+        return [f"rerun {run}, every {part} is finite; {where} the first bad {part} was:", *seen]
+    return [f"rerun {run}, every operation is finite: the finding is {finding.status}"]
 
 
 def told_operation(bad: BadOp, part: str) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -13,8 +13,13 @@ from nnfuzz.callform import CallForm
 from nnfuzz.probe.sites import Site
 from nnfuzz.space import Batch
 
+if TYPE_CHECKING:
+    from nnfuzz.findings.batch import InBatch
+
 NO_BLAME = "no input is to blame"
 """In every note that says so."""
+NO_BATCH = "it failed only in its batch, and that batch was not saved with it"
+"""Said wherever a finding is gone back to that an older version saved, or that did not fail again in its batch."""
 
 
 @dataclass
@@ -44,6 +49,7 @@ class Finding:
         details: objective-specific facts, JSON-able (margins, labels, referee, operand values).
         notes: sentences for the reader.
         call: how ``inputs`` are passed to the model.
+        batch: where it fails in its batch only, the smallest that was found; None where none is known.
     """
 
     id: str
@@ -66,6 +72,7 @@ class Finding:
     details: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     call: CallForm | None = None
+    batch: InBatch | None = None
 
     @property
     def confirmed(self) -> bool:
@@ -76,6 +83,11 @@ class Finding:
     def in_batch_only(self) -> bool:
         """Fails beside others of its batch, and not alone."""
         return self.status == "batch-only"
+
+    @property
+    def lacks_batch(self) -> bool:
+        """Fails in a batch only, which was not saved; what takes the process down holds all of its batch itself."""
+        return self.in_batch_only and self.batch is None and self.symptom != "crash"
 
     @property
     def blames_no_input(self) -> bool:

@@ -37,6 +37,7 @@ _STATUS = {
     "flaky": "**It does not fail every time**: the model is not deterministic on it, so a rerun may pass.",
     "batch-only": "**It failed only inside its batch**, not alone, so a rerun of this input by itself will pass.",
 }
+_NO_BATCH = " That batch was not saved with it, so the commands below run it alone."
 
 
 def readme(finding: Finding, run: RunContext, directory: Path, pictures: Sequence[Picture]) -> str:
@@ -48,7 +49,7 @@ def readme(finding: Finding, run: RunContext, directory: Path, pictures: Sequenc
         says = says.replace("the model gives", f"{finding.broken_side} alone of the two models gives")
     parts = [
         f"# {_plain(finding.headline())}",
-        f"On the input in `input.safetensors`, {says}: {_plain(finding.cause)}.\n{_STATUS.get(finding.status, '')}",
+        f"On the input in `input.safetensors`, {says}: {_plain(finding.cause)}.\n{_status(finding)}",
         _where(finding),
         _how_near(finding, run),
         "\n".join(_image_lines(picture) for picture in pictures),
@@ -62,6 +63,15 @@ def readme(finding: Finding, run: RunContext, directory: Path, pictures: Sequenc
         "you to judge.",
     ]
     return "\n\n".join(p.strip() for p in parts if p.strip()) + "\n"
+
+
+def _status(finding: Finding) -> str:
+    if finding.batch is None:
+        return _STATUS.get(finding.status, "") + _NO_BATCH * finding.lacks_batch
+    return (
+        f"**It failed only inside its batch**, not alone: it is {finding.batch.told()}, "
+        "and the commands below run all of them and judge that one."
+    )
 
 
 def _where(finding: Finding) -> str:

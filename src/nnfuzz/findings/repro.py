@@ -17,8 +17,18 @@ from nnfuzz.callform import CallForm, Leaf
 from nnfuzz.errors import StoreError
 from nnfuzz.findings.context import RunContext
 from nnfuzz.findings.finding import Finding
-from nnfuzz.findings.parts import boxes, copies, frame, loading, nonfinite, other, pairs, running
+from nnfuzz.findings.parts import copies, frame, loading, nonfinite, other, pairs, running
 from nnfuzz.findings.parts.needed import needed
+from nnfuzz.findings.repro_batch import (
+    BY_NNFUZZ,
+    NONFINITE,
+    PAIR,
+    asked_in_batch,
+    batch_facts,
+    heading,
+    in_batch,
+    seen_in_batch,
+)
 from nnfuzz.findings.repro_onnx import about_graph, in_numpy, onnx_script
 
 _HEAD = '''"""Reruns a finding with {packages} alone.
@@ -53,23 +63,17 @@ _ALWAYS: tuple[Callable[..., Any], ...] = (
     loading.prepared,
     running.run, running.runs, running.named, running.spread, frame.show, running.told,
 )  # fmt: skip
-_NONFINITE = (nonfinite.shows_symptom, nonfinite.symptomatic)
-_PAIR = (
-    pairs.disagree, boxes.ctc_text, boxes.lone_boxes, boxes.detections, boxes.shared_area,
-    pairs.main_output,
-    other.as_given, other.said,
-)  # fmt: skip
 _NEEDS: dict[Callable[..., Any], tuple[Callable[..., Any], ...]] = {
-    nonfinite.fails_forward: _NONFINITE,
-    nonfinite.fails_inside: (*_NONFINITE, nonfinite.Inside),
+    nonfinite.fails_forward: NONFINITE,
+    nonfinite.fails_inside: (*NONFINITE, nonfinite.Inside),
     nonfinite.fails_backward: (),
     other.fails_raising: (),
     other.fails_property: (other.as_given, other.said),
     other.fails_dead_gradient: (),
     other.fails_rows: (other.beyond,),
-    pairs.fails_pair: _PAIR,
-    pairs.fails_copy: _PAIR,
-    pairs.fails_int8: _PAIR,
+    pairs.fails_pair: PAIR,
+    pairs.fails_copy: PAIR,
+    pairs.fails_int8: PAIR,
 }
 _DTYPES = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32", "fp64": "float64"}
 _COPIES: dict[str, tuple[Callable[..., Any], ...]] = {
@@ -86,14 +90,15 @@ def repro_script(finding: Finding, run: RunContext) -> str:
     check = check_for(finding, run)
     pair = _is_pair(finding, run)
     graphs = (loading.load_onnx, frame.opened, frame.digest) if run.onnx else ()
-    needs = _NEEDS[check] + graphs + (_COPIES.get(run.as_ or "", ()) if check is not other.fails_rows else ())
+    asked, needs = in_batch(check, finding) or (check, _NEEDS[check])
+    needs = needs + graphs + (_COPIES.get(run.as_ or "", ()) if check is not other.fails_rows else ())
     call = _call("call", finding.call or _in_order(finding))
     if run.call_b:
         call += _call("call_b", CallForm.from_json(run.call_b))
     elif pair:
         call += "call_b = call\n\n\n"
-    body = _ERROR + _still_fails(check, run, pair) + _own_models(run, pair) + call
-    body += "".join(inspect.getsource(f) + "\n\n" for f in (check, *needs, *_ALWAYS, frame.main))
+    body = _ERROR + _still_fails(check, finding, run, pair) + _own_models(run, pair) + call
+    body += "".join(inspect.getsource(f) + "\n\n" for f in (asked, *needs, *_ALWAYS, frame.main))
     used = [m for m in _IMPORTS if re.search(rf"\b{re.escape(m)}\.", body)]
     modes = "\nfrom torch.utils._python_dispatch import TorchDispatchMode" if check is nonfinite.fails_inside else ""
     packages = ["torch", *(["onnxruntime", "numpy"] if run.onnx else []), "safetensors"]
@@ -168,8 +173,9 @@ def test_the_model_no_longer_fails_on_{word}():
 
 def _facts(finding: Finding, run: RunContext) -> str:
     lines = [
-        f"FINDING = {finding.headline()!r}",
+        f"FINDING = {heading(finding)!r}",
         f"SYMPTOM = {finding.symptom!r}",
+        *batch_facts(finding),
         f"ROOT = {run.root!r}  # where the run was started",
         f"MODEL = {run.absolute(run.model)!r}",
         f"TRAIN = {bool(run.train)}",
@@ -191,6 +197,7 @@ def _facts(finding: Finding, run: RunContext) -> str:
         lines.append(f"INT8_RANGES = {_number_pairs(run.int8)!r}")
     if check_for(finding, run) is other.fails_property:
         lines.append(f"OBJECTIVE = {run.absolute(run.objective) or ''!r}")
+        lines.append(f"UNIT = {run.unit!r}")
     if finding.symptom == "dead gradient":
         lines += _dead_facts(finding)
     if finding.symptom == "rows":
@@ -222,7 +229,7 @@ def _number_pairs(ranges: Mapping[str, Any]) -> dict[str, list[float]]:
     return {str(path): [float(low), float(high)] for path, (low, high) in ranges.items()}
 
 
-def _still_fails(check: Callable[..., Any], run: RunContext, pair: bool) -> str:
+def _still_fails(check: Callable[..., Any], finding: Finding, run: RunContext, pair: bool) -> str:
     sides = [("first", "model", run.model)] + ([("second", "model_b", run.model_b)] if pair else [])
     loaded = []
     for side, name, spec in sides:
@@ -235,9 +242,10 @@ def _still_fails(check: Callable[..., Any], run: RunContext, pair: bool) -> str:
     elif check is other.fails_raising and run.as_:
         copy = "in_int8(first)" if run.as_ == "int8" else "in_precision(first), call_in_precision"
         ask = f"fails_raising(first) or fails_raising({copy})"
+    ask = asked_in_batch(check, finding) or ask
     return f'''def still_fails({", ".join(f"{name}=None" for _, name, _ in sides)}):
     """True while the model fails on this input as it did."""
-{_obstacle(check, run)}    if FLUSH_DENORMAL:
+{_obstacle(check, finding, run)}    if FLUSH_DENORMAL:
         torch.set_flush_denormal(True)  # subnormal numbers become zero, as in the run
     try:
         {(chr(10) + 8 * " ").join(loaded)}
@@ -250,8 +258,10 @@ def _still_fails(check: Callable[..., Any], run: RunContext, pair: bool) -> str:
 '''
 
 
-def _obstacle(check: Callable[..., Any], run: RunContext) -> str:
+def _obstacle(check: Callable[..., Any], finding: Finding, run: RunContext) -> str:
     """What the script lacks, beside a model, to be run as it stands."""
+    if not seen_in_batch(check, finding):
+        return f"    raise CannotRun({BY_NNFUZZ!r})\n"
     if run.as_ == "int8" and not run.int8:
         why = "the int8 copy was calibrated on the seeds of the run: use `nnfuzz repro` on this folder"
         return f"    raise CannotRun({why!r})\n"

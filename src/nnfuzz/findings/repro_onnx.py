@@ -15,6 +15,7 @@ from nnfuzz.errors import StoreError
 from nnfuzz.findings.context import RunContext
 from nnfuzz.findings.finding import Finding
 from nnfuzz.findings.parts.needed import needed
+from nnfuzz.findings.repro_batch import BY_NNFUZZ, batch_facts, heading
 
 _HEAD = '''"""Reruns a finding with onnxruntime, numpy and safetensors alone.
 
@@ -51,6 +52,8 @@ def in_numpy(finding: Finding, run: RunContext) -> bool:
         return False
     if finding.phase == "backward" or finding.symptom in ("property", "dead gradient") or run.as_:
         return False
+    if finding.batch is not None and any(way.drive == "vmap" for way in finding.batch.ways):
+        return False
     tensors = (*finding.inputs.values(), *finding.seed.values(), *finding.outputs.values())
     return all(not t.is_complex() and _plain(str(t.dtype)) for t in tensors)
 
@@ -68,9 +71,11 @@ def onnx_script(finding: Finding, run: RunContext) -> str:
     """The text of repro.py."""
     from nnfuzz.findings.parts import frame
     from nnfuzz.findings.parts import in_numpy as parts
+    from nnfuzz.findings.parts import in_numpy_batch as together
 
     pair = _pair(finding, run)
     check = _check(finding, pair)
+    asked = _IN_BATCH.get(check, "") if finding.batch is not None else ""
     needs: dict[str, tuple[Callable[..., Any], ...]] = {
         "fails_forward": (parts.shows, parts.symptomatic),
         "fails_rows": (parts.beyond,),
@@ -79,8 +84,10 @@ def onnx_script(finding: Finding, run: RunContext) -> str:
     always = (
         parts.read, parts.load, frame.opened, frame.digest, parts.run, parts.arrays, frame.show, parts.told, frame.main,
     )  # fmt: skip
-    functions: tuple[Callable[..., Any], ...] = (getattr(parts, check), *needs.get(check, ()), *always)
-    body = inspect.getsource(frame.CannotRun) + "\n\n" + _still_fails(check, pair)
+    checks = (getattr(together, asked), together.in_batch, together.joined) if asked else (getattr(parts, check),)
+    functions: tuple[Callable[..., Any], ...] = (*checks, *needs.get(check, ()), *always)
+    obstacle = f"    raise CannotRun({BY_NNFUZZ!r})\n" if finding.batch is not None and not asked else ""
+    body = inspect.getsource(frame.CannotRun) + "\n\n" + _still_fails(check, asked or check, pair, obstacle)
     body += "".join(inspect.getsource(f) + "\n\n" for f in functions)
     head = _HEAD.format(
         usage=" [MODEL_A MODEL_B]" if pair else " [MODEL]",
@@ -102,21 +109,25 @@ def _check(finding: Finding, pair: bool) -> str:
     return "fails_inside" if finding.details.get("vanishes again") else "fails_forward"
 
 
-def _still_fails(check: str, pair: bool) -> str:
+_IN_BATCH = {"fails_forward": "forward_in_batch", "fails_inside": "inside_in_batch", "fails_pair": "pair_in_batch"}
+"""What sees a failure again that is there in a batch only, in the place of each check."""
+
+
+def _still_fails(check: str, asked: str, pair: bool, obstacle: str) -> str:
     if check == "fails_inside":
-        ask = 'fails_inside(model or MODELS[0]["path"])'
+        ask = f'{asked}(model or MODELS[0]["path"])'
     elif not pair:
-        ask = f"{check}(load(0, model))"
+        ask = f"{asked}(load(0, model))"
     elif check == "fails_raising":
         ask = "fails_raising(load(0, model)) or fails_raising(load(1, model_b), 1)"
     else:
-        ask = f"{check}(load(0, model), load(1, model_b))"
-    return _STILL_FAILS.format(given="model=None, model_b=None" if pair else "model=None", ask=ask)
+        ask = f"{asked}(load(0, model), load(1, model_b))"
+    return _STILL_FAILS.format(given="model=None, model_b=None" if pair else "model=None", ask=ask, obstacle=obstacle)
 
 
 _STILL_FAILS = '''def still_fails({given}):
     """True while the model fails on this input as it did."""
-    return {ask}
+{obstacle}    return {ask}
 
 
 '''
@@ -127,8 +138,9 @@ def _facts(finding: Finding, run: RunContext, pair: bool, check: str) -> str:
     names = _texts(run.names_b)
     feeds = [{n: n for n in finding.inputs}, {b: a for a, b in names.items()} or {n: n for n in finding.inputs}]
     lines = [
-        f"FINDING = {finding.headline()!r}",
+        f"FINDING = {heading(finding)!r}",
         f"SYMPTOM = {finding.symptom!r}",
+        *batch_facts(finding),
         f"FLUSH_DENORMAL = {bool(run.flush_denormal)}",
         "MODELS = [",
         *(f"    {about_graph(run.onnx.get(which), run.absolute(spec))!r}," for which, spec in specs),

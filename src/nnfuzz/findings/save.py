@@ -2,6 +2,7 @@
 
 finding.json        every field (floats that JSON lacks as "inf", "-inf", "nan")
 input.safetensors   seed.safetensors   outputs.safetensors
+batch.safetensors   of what fails in its batch only: the batch
 repro.py            reruns it with torch and safetensors alone (repro.py beside this file writes it)
 test_finding.py     pytest: fails while the bug lives
 README.md           what happened, in words; PNGs for image-shaped inputs
@@ -18,6 +19,7 @@ from typing import Any
 
 from nnfuzz.callform import CallForm
 from nnfuzz.errors import StoreError
+from nnfuzz.findings.batch import InBatch
 from nnfuzz.findings.context import RunContext
 from nnfuzz.findings.finding import Finding
 from nnfuzz.findings.pictures import draw
@@ -30,6 +32,7 @@ from nnfuzz.store_tensors import read_tensors, write_tensors
 
 FORMAT = 1
 _TENSORS = {"inputs": "input.safetensors", "seed": "seed.safetensors", "outputs": "outputs.safetensors"}
+_BATCH = "batch.safetensors"
 _FACTS: dict[str, Any] = {
     "id": str,
     "objective": str,
@@ -47,7 +50,7 @@ _FACTS: dict[str, Any] = {
     "details": dict,
     "notes": list,
 }
-"""Fields of finding.json beside ``site`` and ``call``, with the types that a reader insists on."""
+"""Fields of finding.json beside ``site``, ``call`` and ``batch``, with the types that a reader insists on."""
 
 
 def save_finding(finding: Finding, directory: Path, **context: Any) -> Path:
@@ -84,6 +87,8 @@ def _write(finding: Finding, into: Path, run: RunContext, final: Path) -> None:
     (into / "finding.json").write_text(to_json(_document(finding)), encoding="utf-8")
     for field, name in _TENSORS.items():
         write_tensors(into / name, getattr(finding, field))
+    if finding.batch is not None:
+        write_tensors(into / _BATCH, finding.batch.inputs)
     (into / "repro.py").write_text(repro_script(finding, run), encoding="utf-8")
     (into / "test_finding.py").write_text(pytest_script(finding), encoding="utf-8")
     (into / "__init__.py").write_text("# Lets pytest collect several findings, each with its test_finding.py.\n")
@@ -94,7 +99,9 @@ def _write(finding: Finding, into: Path, run: RunContext, final: Path) -> None:
 def _document(finding: Finding) -> dict[str, Any]:
     facts = {name: getattr(finding, name) for name in _FACTS}
     site = dataclasses.asdict(finding.site) | {"op": finding.site.called} if finding.site else None
-    return {"format": FORMAT, **facts, "site": site, "call": finding.call.to_json() if finding.call else None}
+    call = finding.call.to_json() if finding.call else None
+    batch = {"batch": finding.batch.to_json()} if finding.batch is not None else {}
+    return {"format": FORMAT, **facts, "site": site, "call": call, **batch}
 
 
 def load_finding(directory: str | Path, damaged: list[str] | None = None) -> Finding:
@@ -119,8 +126,25 @@ def load_finding(directory: str | Path, damaged: list[str] | None = None) -> Fin
                 raise
             damaged.append(str(error))
             facts[field] = {}
-    site = _part(document, "site", read_site, path)
-    return Finding(**facts, site=site, call=_part(document, "call", CallForm.from_json, path))
+    site, call = _part(document, "site", read_site, path), _part(document, "call", CallForm.from_json, path)
+    finding = Finding(**facts, site=site, call=call)
+    if document.get("batch") is not None:
+        finding.batch = _batch(document, directory, finding, damaged)
+    return finding
+
+
+def _batch(document: Mapping[str, Any], directory: Path, finding: Finding, damaged: list[str] | None) -> InBatch | None:
+    try:
+        inputs = read_tensors(directory / _BATCH)
+        place = directory / "finding.json"
+        found = _part(document, "batch", lambda data: InBatch.from_json(data, inputs, finding.inputs), place)
+        assert isinstance(found, InBatch)
+    except StoreError as error:
+        if damaged is None:
+            raise
+        damaged.append(str(error))
+        return None
+    return found
 
 
 def _typed(document: Mapping[str, Any], name: str, kind: Any, path: Path) -> Any:

@@ -207,12 +207,17 @@ def _one(path: Path, damaged: list[str]) -> tuple[list[RenderableType], dict[str
     raw = from_json(path / "finding.json")
     if raw.get("kind") == "training":
         return _section(path / "finding.json", damaged, lambda: _lines(raw)) or [], raw
+    from nnfuzz.findings.finding import NO_BATCH
     from nnfuzz.findings.save import load_finding
 
     finding = load_finding(path, damaged)
     parts = about(finding, path.parent.parent)
     rows: list[tuple[str, RenderableType]] = []
     rows += [("input", Text(line)) for line in tensors(finding.inputs)]
+    if finding.batch is not None:
+        rows.append(("batch", Text(f"it is {finding.batch.told()}: nnfuzz repro and repro.py run them all")))
+    elif finding.lacks_batch and raw.get("batch") is None:
+        rows.append(("batch", Text(f"{NO_BATCH}: nnfuzz repro runs it alone")))
     rows += [("output", Text(line)) for line in tensors(finding.outputs)]
     way = [str(step.get("op")) for step in finding.lineage]
     if way:
@@ -221,7 +226,8 @@ def _one(path: Path, damaged: list[str]) -> tuple[list[RenderableType], dict[str
     rows += [("details" if i == 0 else "", Text(f"{k}: {said(v)}")) for i, (k, v) in enumerate(told.items())]
     files = sorted(p.name for p in path.iterdir() if p.is_file() and p.name != "__init__.py")
     rows.append(("files", Text(", ".join(files))))
-    return [*parts, Text(), labelled(rows)], {**facts(finding), "lineage": finding.lineage}
+    batch = {} if finding.batch is None else {"batch": {"row": finding.batch.row, "count": finding.batch.count}}
+    return [*parts, Text(), labelled(rows)], {**facts(finding), "lineage": finding.lineage, **batch}
 
 
 def tensors(named: dict[str, Tensor]) -> list[str]:

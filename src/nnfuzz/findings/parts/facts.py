@@ -33,6 +33,8 @@ ATOL, RTOL = 1e-5, 1e-4
 MODELS: list[dict[str, Any]] = []
 FEEDS: list[dict[str, str]] = [{}]
 VALUE = ""
+ROW = 0
+WAYS: list[dict[str, Any]] = []
 
 
 def call(model: Callable[..., Any], inputs: dict[str, torch.Tensor]) -> Any:

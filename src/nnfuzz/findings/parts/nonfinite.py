@@ -51,19 +51,26 @@ def fails_inside(model: Callable[..., Any]) -> bool:
 
 
 class Inside(TorchDispatchMode):
-    """Notes every operation whose result shows the symptom."""
+    """Notes every operation whose result shows the symptom, of ``count`` candidates that run together for one."""
 
-    def __init__(self) -> None:
+    def __init__(self, count: int = 1, row: int = 0) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.seen: list[tuple[str, tuple[int, ...]]] = []
+        self.count, self.row = count, row
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         results = func(*args, **(kwargs or {}))
         name = func.overloadpacket.__name__
         for t in results if isinstance(results, tuple | list) else (results,):
-            if "empty" not in name and isinstance(t, torch.Tensor) and shows_symptom(t):
-                self.seen.append((name, tuple(t.shape)))
+            if "empty" not in name and isinstance(t, torch.Tensor) and shows_symptom(own := self.own(t)):
+                self.seen.append((name, tuple(own.shape)))
         return results
+
+    def own(self, t: torch.Tensor) -> torch.Tensor:
+        """The candidate's part of what has one for each, the whole of anything else."""
+        if self.count == 1 or not t.dim() or t.shape[0] % self.count or not t.shape[0]:
+            return t
+        return t.chunk(self.count)[self.row]
 
 
 def fails_backward(model: Callable[..., Any]) -> bool:

@@ -18,12 +18,19 @@ from nnfuzz.findings.parts.running import run
 
 def fails_pair(model: Callable[..., Any], other: Callable[..., Any]) -> bool:
     inputs = read("input.safetensors")
-    a, b = run(model, inputs), run(other, inputs, call_b)
-    if OUTPUTS:  # those that belong together
-        a, b = {n: a[n] for n in OUTPUTS if n in a}, {n: b[name] for n, name in OUTPUTS.items() if name in b}
+    a, b = paired(run(model, inputs), run(other, inputs, call_b))
     show(a, "a.")
     show(b, "b.")
     return disagree(a, b)
+
+
+def paired(
+    a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]
+) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    """Outputs that belong together, under A's names, where these are known."""
+    if not OUTPUTS:
+        return a, b
+    return {n: a[n] for n in OUTPUTS if n in a}, {n: b[name] for n, name in OUTPUTS.items() if name in b}
 
 
 def fails_copy(model: Callable[..., Any]) -> bool:
