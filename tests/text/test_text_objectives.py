@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from itertools import pairwise, product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -153,6 +154,31 @@ def test_a_word_that_the_prompt_has_begun_is_not_whole() -> None:
     chain.table.weight.data[ALPHABET.index(" ")] = chain.table.weight.data[ALPHABET.index("x")]
     trace = model.run(Prompts(ids, model.codec), Writing(4))
     assert together.judge(trace, {PROMPT: pack(ids, 3)}).hits.tolist() == [False, True]
+
+
+@pytest.mark.parametrize("where", [0, 3])
+def test_what_comes_after_a_step_without_a_distribution_is_no_text(where: int) -> None:
+    """A chain that would say "bad" again and again for ever, but breaks at one step."""
+
+    class Breaking(Follower):
+        def logits(self, ids: torch.Tensor, state: Any = None) -> tuple[torch.Tensor, Any]:
+            count = 0 if state is None else int(state[0, 0])
+            logits = self.table(ids)
+            return logits * (torch.nan if count == where else 1), torch.full((len(ids), 1), count + 1.0)
+
+    chain = {" ": "b", "b": "a", "a": "d", "d": " "}
+    model = language_model(Breaking(chain, end=ALPHABET.index("z")))
+    assert model.codec is not None
+    together = Together(make_objectives(["words:bad", "repeat:2", "endless", "empty"]), model.codec, model, None)
+    ids = [model.codec.encode("d")]
+    trace = model.run(Prompts(ids, model.codec), Writing(24))
+    found = together.look(together.read(trace, {PROMPT: pack(ids, 1)}))[0][0]
+    assert [f.symptom for _, f in found] == []
+    whole = language_model(Follower(chain, end=ALPHABET.index("z")))
+    together = Together(make_objectives(["words:bad", "repeat:2", "endless", "empty"]), model.codec, whole, None)
+    trace = whole.run(Prompts(ids, model.codec), Writing(24))
+    found = together.look(together.read(trace, {PROMPT: pack(ids, 1)}))[0][0]
+    assert {f.symptom for _, f in found} == {"blacklisted word", "repeated word", "endless output"}
 
 
 def test_the_place_of_a_disguised_word_is_the_place_in_the_text() -> None:

@@ -43,9 +43,9 @@ def fails_now(*pair: Any) -> bool:
     if SYMPTOM == "non-finite logits":
         return not seen.sound
     if SYMPTOM == "endless output":
-        return not seen.ended
+        return not seen.ended and seen.sound
     if SYMPTOM == "empty output":
-        return not seen.text.split()
+        return not seen.text.split() and seen.sound
     if SYMPTOM == "predicate":
         predicate = staying(load_object, objective_of_run(OBJECTIVE))
         answer = staying(predicate, TEXT, seen.text if seen.classes is None else seen.classes)

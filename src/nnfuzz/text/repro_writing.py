@@ -172,11 +172,10 @@ def chosen(last: Any, ids: list[int], ends: list[int]) -> tuple[list[int], bool,
     ``last`` is given the ids that are new, and gives the logits after them."""
     written: list[int] = []
     margins: list[float] = []
-    sound = True
     for step in range(MAX_NEW):
         logits = last(ids if step == 0 else written[-1:]).float()
-        if not bool(logits.max().isfinite()):
-            sound, logits = False, logits.nan_to_num(-1e9, 1e9, -1e9)
+        if not bool(logits.max().isfinite()):  # what would come after it is arbitrary
+            return written, False, False, margins
         two = torch.log_softmax(logits, 0).topk(min(2, len(logits))).values
         margins.append(float(two[0] - two[-1]))
         if TEMPERATURE:
@@ -186,9 +185,9 @@ def chosen(last: Any, ids: list[int], ends: list[int]) -> tuple[list[int], bool,
             logits = torch.log_softmax(logits, 0) / TEMPERATURE + noise
         id_ = int(logits.argmax())
         if id_ in ends:
-            return written, True, sound, margins
+            return written, True, True, margins
         written.append(id_)
-    return written, False, sound, margins
+    return written, False, True, margins
 
 
 def device_of(model: Any) -> Any:

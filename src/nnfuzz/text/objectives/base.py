@@ -15,7 +15,7 @@ from torch import Tensor
 
 from nnfuzz.space import Batch
 from nnfuzz.targets.base import Trace
-from nnfuzz.text.codec import Codec, unpack
+from nnfuzz.text.codec import PAD, Codec, unpack
 from nnfuzz.text.models.base import LanguageModel
 from nnfuzz.text.space import PROMPT
 
@@ -63,10 +63,21 @@ class Reading:
         self.prompt_ids = unpack(batch[PROMPT])
         self.size = len(self.prompt_ids)
 
-    @property
+    @cached_property
     def tokens(self) -> Tensor:
-        """int64 ``(batch, T)``."""
-        return self.trace.outputs["tokens"]
+        """int64 ``(batch, T)``: what is written, which ends where a step has no distribution to choose from. What comes
+        after it is arbitrary, and no fault of its own."""
+        tokens = self.trace.outputs["tokens"]
+        broken = self.trace.outputs.get("bad")
+        if broken is None or not bool(broken.any()):
+            return tokens
+        return tokens.masked_fill(broken.cummax(1).values, PAD)
+
+    @cached_property
+    def broken(self) -> Tensor:
+        """bool ``(batch,)``: whether a step had no distribution."""
+        found = self.trace.outputs.get("bad")
+        return torch.zeros(self.size, dtype=torch.bool) if found is None else found.any(1)
 
     @cached_property
     def ids(self) -> list[list[int]]:

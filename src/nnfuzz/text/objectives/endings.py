@@ -35,7 +35,7 @@ class Endless(TextObjective):
     def look(self, reading: Reading) -> Look:
         ended = reading.trace.outputs["ended"]
         found, most = reading.none(), reading.tokens.shape[1]
-        for row in (~ended).nonzero()[:, 0].tolist():
+        for row in (~ended & ~reading.broken).nonzero()[:, 0].tolist():
             found[row].append(Found(0, self.symptom, "the output does not end"))
         lengths = torch.tensor([len(ids) for ids in reading.ids], dtype=torch.float64)
         return Look(found, (lengths / most).clamp(max=0.999).numpy()[:, None])
@@ -58,7 +58,7 @@ class Empty(TextObjective):
         found, scores = reading.none(), []
         for row, text in enumerate(reading.texts):
             said = len("".join(text.split()))
-            if not said:
+            if not said and not reading.broken[row]:
                 found[row].append(Found(0, self.symptom, "the output is empty", [(0, len(text))]))
             scores.append(min(0.999, 1 / (1 + said)))
         return Look(found, padded_scores(scores))
