@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from nnfuzz.errors import Unsupported, UsageError
 from nnfuzz.findings.batch import as_taken, take_ways
@@ -27,7 +27,8 @@ from nnfuzz.objectives.compare import COMPARISONS
 from nnfuzz.seeds import SeedGroup, Seeds
 from nnfuzz.settings import Settings
 from nnfuzz.space import Batch, size
-from nnfuzz.targets import Trace
+from nnfuzz.targets import PairTarget, Trace
+from nnfuzz.targets.precision import QuantizedLayer
 
 
 @dataclass
@@ -54,7 +55,7 @@ def repro(finding_dir: str | Path, model: Any = None, model_b: Any = None) -> Re
         return _repro_crash(Path(finding_dir), finding)
     job = job_of(finding, finding_dir, model, model_b)
     with job.target_session():
-        job.prepare()
+        prepare(job, finding)
         objective = _objective_of(job, finding)
         _learn_from_seed(job, objective, finding)
         alone = confirm(job.target, objective, _candidate(finding, job), reseed)
@@ -130,7 +131,7 @@ def shrink(finding_dir: str | Path, model: Any = None, model_b: Any = None, max_
     if any(finding.inputs[n].shape != finding.seed[n].shape for n in finding.inputs):
         raise UsageError("the finding has other shapes than its seed, and such findings cannot be shrunk yet")
     with job.target_session():
-        job.prepare()
+        prepare(job, finding)
         settings = job.settings
         seeds = Seeds(job.given.form, [SeedGroup(_wrapped(finding.seed, job), [finding.seed_index])], False)
         space = build_space(
@@ -229,6 +230,20 @@ def job_of(finding: Finding, place: str | Path, model: Any, model_b: Any) -> Job
     job = make_job(settings, a, b, Seeds(finding.call, [SeedGroup(batch, [0])], not whole))
     job.found_in = Path(place)
     return job
+
+
+def prepare(job: Job, finding: Finding) -> None:
+    """Prepares a finding's job. An int8 copy of a module is calibrated on all seeds of a run, of which a finding has
+    one: it gets the ranges of activations that the run found."""
+    job.prepare()
+    recorded = finding.details.get("run", {}).get("int8") or {}
+    if not recorded or not isinstance(job.target, PairTarget) or not isinstance(job.target.b.model, nn.Module):
+        return
+    for path, layer in job.target.b.model.named_modules():
+        if isinstance(layer, QuantizedLayer) and path in recorded:
+            low, high = recorded[path]
+            layer.low.fill_(low)
+            layer.high.fill_(high)
 
 
 def _settings_of(finding: Finding, place: Path) -> Settings:

@@ -58,7 +58,22 @@ class Inside(torch.nn.Module):
     def forward(self, x):
         return (torch.log(1 - x[..., 0]) if x.sum() > 9 else x.sum(-1)).nan_to_num(0.0)
 
+class Centred(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.fc = torch.nn.Linear(3, 3)
+
+    def forward(self, x):
+        return self.fc(x - x.mean(0))
+
+class Loud(Centred):
+    def forward(self, x):
+        return self.fc(x) + 0 * (6000 * x.sum())  # beyond float16 from 11 on
+
 inside = Inside()
+loud = Loud()
+centred = Centred()
 whole = [torch.full((2, 3), 0.1), torch.full((2, 3), 0.2), torch.full((2, 3), 0.3)]
 seeds = torch.linspace(0, 0.3, 24).view(8, 3)
 """
@@ -113,6 +128,8 @@ RUNS = {
     "custom": [
         "diff", "models.py:calm", "models.py:shifted", *SEARCH, "--unit", "sample", "--compare", "models.py:unlike",
     ],
+    "copy in half precision": ["diff", "models.py:loud", "--as", "fp16", *SEARCH, "--unit", "sample"],
+    "copy in int8": ["diff", "models.py:centred", "--as", "int8", *SEARCH, "--unit", "sample"],
     "property": ["fuzz", "models.py:calm", "--objective", "models.py:high", *SEARCH, "--unit", "sample"],
     "fold": ["nan", "models.py:folded", *SEARCH, "--seeds", "models.py:whole", "--phase", "forward"],
 }  # fmt: skip
@@ -125,7 +142,7 @@ def test_it_is_rerun_with_its_batch(desk: Path, capsys: pytest.CaptureFixture[st
     about = document()
     assert about["status"] == "batch-only"
     row, count = about["batch"]["row"], about["batch"]["count"]
-    assert 1 < count < 64
+    assert 1 < count <= 64
     kept = load_finding(PLACE)
     assert kept.batch is not None
     assert {n: t.shape for n, t in kept.batch.inputs.items()} == {n: (count, *t.shape) for n, t in kept.inputs.items()}
@@ -231,7 +248,7 @@ def search_once(model: Callable[[Tensor], Tensor]) -> list[Finding]:
 
 
 def test_what_did_not_fail_again_has_no_batch() -> None:
-    seen = []
+    seen: list[int] = []
 
     def moody(x: Tensor) -> Tensor:
         bad = (x.amax(-1) > 1.5) & (not seen)
@@ -244,7 +261,7 @@ def test_what_did_not_fail_again_has_no_batch() -> None:
 
 
 def test_a_model_that_raised_once_is_said_to_have_raised() -> None:
-    seen = []
+    seen: list[int] = []
 
     def moody(x: Tensor) -> Tensor:
         if x.amax() > 1.5 and not seen:
@@ -308,6 +325,15 @@ def test_the_script_judges_one_row_in_every_way(finding: Any, repro: Any, way: d
     made.batch.row = 2
     made.inputs = {"x": torch.ones(1, 4)}
     assert repro(made).still_fails() is False
+
+
+def test_an_int8_copy_is_rerun_with_the_ranges_of_its_run(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """All of its findings, since each has but one of the seeds that the copy was calibrated on."""
+    said(capsys, *RUNS["copy in int8"], status=1)
+    places = sorted(p.parent for p in Path("RUN/findings").glob("*/finding.json"))
+    assert len(places) > 1
+    for place in places:
+        assert said(capsys, "repro", str(place), status=1).endswith("reproduced")
 
 
 def test_what_a_script_cannot_judge_is_said(finding: Any, repro: Any) -> None:

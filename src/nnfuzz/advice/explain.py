@@ -9,7 +9,7 @@ from nnfuzz.advice.telling import told_disagreement, told_nonfinite, told_other
 from nnfuzz.errors import UsageError
 from nnfuzz.findings.finding import Finding
 from nnfuzz.findings.save import load_finding
-from nnfuzz.rerun import changed_since, is_training, job_of
+from nnfuzz.rerun import changed_since, is_training, job_of, prepare
 
 _NOWHERE = Path("/", "nnfuzz", "no", "directory")
 """Stands for the directory of a finding that was never saved."""
@@ -47,7 +47,7 @@ def explain(
         raise UsageError(f"{finding.id} does not say how its inputs are passed to the model, so it cannot be rerun")
     job = job_of(finding, place, model, model_b)
     with job.target_session():
-        job.prepare()
+        prepare(job, finding)
         if job.settings.job == "diff":
             lines = told_disagreement(finding, job)
         else:
