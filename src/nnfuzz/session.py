@@ -31,6 +31,7 @@ from nnfuzz.inputs import build_space
 from nnfuzz.interrupt import EARLY, stop_on_signal
 from nnfuzz.jobs import Job, make_job, with_copy
 from nnfuzz.keeper import Keeper
+from nnfuzz.leftover import AFTER, Over, as_it_stands, over
 from nnfuzz.mutators import MUTATORS, Bandit, Mutator
 from nnfuzz.report.apart import last_words
 from nnfuzz.report.base import Reporter, RunInfo, SilentReporter
@@ -114,13 +115,17 @@ class Session:
             fuzzer.pool = job.pool
             if fuzzer.pool is not None and store.path is not None:
                 fuzzer.pool.load(store.path)
-            self.reporter.start(self._info(space, fuzzer))
-            self._say_if_cut_off(store)
-            if resume and (store.state() or {}).get("counters"):  # it may be killed before it has looked at its seeds
+            state = store.state() or {}
+            begun = resume and bool(state.get("counters"))  # it may be killed before it has looked at its seeds
+            done = over(self.settings, store, self.out or "RUN") if begun and isinstance(store, RunStore) else None
+            self.reporter.start(self._info(space, fuzzer, writes=done is None))
+            self._say_if_cut_off(store, again=done is None)
+            if done is not None:
+                return self._as_it_stands(fuzzer, store, done)
+            if begun:
                 firstlook.learn(fuzzer, groups)
                 self._say_if_blind(fuzzer)
-                restore(fuzzer, store.state() or {}, store.records(), store.findings(), store.ancestry())
-                self._say_if_over(fuzzer.stats, store)
+                restore(fuzzer, state, store.records(), store.findings(), store.ancestry())
                 self._say_if_changed(store)
             else:
                 failing = firstlook.start(fuzzer, groups)
@@ -170,23 +175,15 @@ class Session:
         kept = f"{place} holds {plural(done['inputs'], 'input')} and {plural(found, 'finding')}"
         return f"interrupted at once, without the batch in hand: {kept}; {go_on}"
 
-    def _say_if_over(self, stats: Stats, store: RunStore | NullStore) -> None:
-        """Limits count from the run's beginning: one that is used up already would end the run in silence. The state
-        to resume from lacks the run's tail, which the last session may have used it up with."""
-        inputs, seconds = store.spent() if isinstance(store, RunStore) else (0, 0.0)
-        limits = (
-            (max(stats.seconds, seconds), self.settings.max_seconds, "seconds"),
-            (max(stats.inputs, inputs), self.settings.max_inputs, "inputs"),
-        )
-        for used, limit, unit in limits:
-            if limit is not None and used >= limit:
-                larger = int(used + limit) + 1
-                option = f"--max-inputs {larger}" if unit == "inputs" else f"--max-time {larger}s"
-                self.reporter.note(
-                    f"nothing is left to do: the run has used {used:,.0f} {unit} and its limit is {limit:,.0f}, "
-                    "counted from its beginning; give a larger one, for instance "
-                    f"nnfuzz resume {typed(self.out or 'RUN')} {option}"
-                )
+    def _as_it_stands(self, fuzzer: Fuzzer, store: RunStore | NullStore, done: Over) -> Run:
+        """Tells a run that has nothing left to do, and writes nothing: the state to resume from lacks its tail, and
+        how its last session ended must still be known to whoever asks."""
+        assert isinstance(store, RunStore)
+        self.reporter.note(done.said)
+        restore(fuzzer, store.state() or {}, store.records(), store.findings(), store.ancestry())
+        stats, findings = as_it_stands(store, fuzzer.stats, done.stopped), store.findings()
+        self.reporter.end(stats, findings, store.path)
+        return Run(findings, stats, fuzzer.corpus, store.path, self.job.notes())
 
     def _say_if_seeds_fail(self, failing: int, total: int, found: Collection[Finding]) -> None:
         """That the two sides differ on ordinary inputs is something else than a rare input on which they do; so is a
@@ -218,16 +215,20 @@ class Session:
         )
         self.reporter.note(f"on {failing} of {plural(total, 'seed')} the two disagree, unchanged: {more}")
 
-    def _say_if_cut_off(self, store: RunStore | NullStore) -> None:
-        """A session that wrote no end was killed, or the model took the process down: nobody was left to say which."""
+    def _say_if_cut_off(self, store: RunStore | NullStore, *, again: bool) -> None:
+        """A session that wrote no end was killed, or the model took the process down: nobody was left to say which.
+
+        ``again``: the batch in which it ended is run again now, after which only another death can be looked into."""
         if self.store is None or not isinstance(store, RunStore) or store.stopped():
             return
         batches = (store.state() or {}).get("counters", {}).get("batches")
         where = "looking at its seeds" if batches is None else f"in batch {batches + 1}"
         died = f" ({fatal})" if (fatal := last_words(store.path)) else ""
+        crash = f"nnfuzz crash {typed(store.path)}"
+        finds = f"it does so again now, and {crash} then finds the input" if again else f"{crash} finds the input"
         self.reporter.note(
             f"the last session ended {where} without a word{died}: if it was the model that took the process down, "
-            f"nnfuzz crash {typed(store.path)} finds the input"
+            f"{finds}"
         )
 
     def _say_if_blind(self, fuzzer: Fuzzer) -> None:
@@ -263,6 +264,9 @@ class Session:
             fuzzer.loop(limits, after_batch)
         fuzzer.commit([])
         self._over = True
+        reason, stats.stopped = stats.stopped, AFTER
+        store.write_stats(stats)  # should it not get beyond what follows, resume has that left to do
+        stats.stopped = reason
         findings = sorted(fuzzer.examiner.findings.values(), key=lambda f: f.id)
         after = self.job.afterwards(fuzzer, findings, store.path, self.reporter.note)
         for finding in findings:
@@ -374,7 +378,7 @@ class Session:
             "inputs": [vars(row) for row in RunInfo.rows(space)],
         }
 
-    def _info(self, space: InputSpace, fuzzer: Fuzzer) -> RunInfo:
+    def _info(self, space: InputSpace, fuzzer: Fuzzer, *, writes: bool = True) -> RunInfo:
         settings, target = self.settings, self.job.target
         self._said = self.job.notes()
         return RunInfo(
@@ -385,7 +389,7 @@ class Session:
             inputs=RunInfo.rows(space),
             seed=settings.seed,
             device=str(target.device),
-            out=str(self.out or (self.store.path if self.store else None) or "") or None,
+            out=str(self.out or (self.store.path if self.store else None) or "") or None if writes else None,
             notes=self._said,
             searched=self.job.searched(),
             futile=self.job.futile(),

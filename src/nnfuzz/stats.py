@@ -117,3 +117,32 @@ class Stats:
             "stopped": self.stopped,
             "yields": {y.name: [y.tried, y.novel, y.hits] for y in self.yields.values()},
         }
+
+    @staticmethod
+    def from_json(document: dict[str, Any]) -> Stats:
+        """What ``to_json`` has written; what it does not hold has its default."""
+        kept = {
+            name: document[key]
+            for key, name in _NAMES.items()
+            if isinstance(document.get(key), str if name in ("target", "unit", "stopped") else int | float)
+        }
+        yields = document.get("yields")
+        made = {n: MutatorYield(n, *counts) for n, counts in (yields if isinstance(yields, dict) else {}).items()}
+        return Stats(**kept, yields=made)
+
+
+_NAMES = {
+    "run_time": "seconds",
+    "execs_done": "inputs",
+    "corpus_count": "corpus",
+    "saved_crashes": "findings",
+    "last_find": "last_novel",
+    "last_crash": "last_finding",
+    "raw_execs_per_sec": "raw_rate",
+} | {
+    name: name
+    for name in (
+        "max_depth", "target", "unit", "seed", "batches", "batch_size", "extra_inputs", "corpus_bytes", "evicted",
+        "radius", "best_score", "hits", "stopped",
+    )
+}  # fmt: skip

@@ -140,6 +140,13 @@ class RunStore:
         except StoreError:
             return ""
 
+    def stats(self) -> Stats | None:
+        """What stats.json holds; None where it cannot be read."""
+        try:
+            return Stats.from_json(from_json(self.path / "stats.json"))
+        except (StoreError, TypeError, ValueError):
+            return None
+
     def spent(self) -> tuple[int, float]:
         """``(inputs, seconds)`` of all sessions so far, as stats.json has it; zeros where it cannot be read."""
         try:

@@ -119,7 +119,7 @@ def test_a_limit_that_is_used_up(project: Path, capsys: pytest.CaptureFixture[st
     said(capsys, f"nan told_nets.py:log {SEARCH} --out RUN", 1)
     told = said(capsys, "resume RUN --plain", 1)
     assert "nothing is left to do: the run has used 64 inputs and its limit is 64" in told
-    assert "for instance nnfuzz resume RUN --max-inputs 129" in told
+    assert "for instance nnfuzz resume RUN --max-inputs 640" in told
     assert "nothing is left" not in said(capsys, "resume RUN --plain --max-inputs 129", 1)
 
 

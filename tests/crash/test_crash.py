@@ -177,7 +177,8 @@ def test_nothing_crashes(project: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert main(["resume", "RUN", "-n", "3200", "--plain"]) == 0
     told = capsys.readouterr().out
     assert (
-        "without a word (Segmentation fault): if it was the model that took the process down, nnfuzz crash RUN" in told
+        "without a word (Segmentation fault): if it was the model that took the process down, it does so again now, "
+        "and nnfuzz crash RUN then finds the input" in told
     )
     with RunStore.open("RUN", writable=False) as store:
         before = store.state()

@@ -143,7 +143,11 @@ def test_many_findings_are_cut() -> None:
     ("facts", "numbers", "hint"),
     [
         ({}, {"last_novel": 1.0}, "nothing new was seen for 11 s: other --layers or --coverage, or more seeds"),
-        ({"max_seconds": None, "max_inputs": 2000}, {}, "--max-inputs 20000: new behaviour was still turning up"),
+        (
+            {"max_seconds": None, "max_inputs": 2000},
+            {"inputs": 2000},
+            "--max-inputs 20000: new behaviour was still turning up",
+        ),
         ({"settings": {"watch": "outputs"}}, {}, "--watch layers: look at every module's output too"),
         ({"settings": {"gradients": False}}, {}, "drop --no-gradients: gradients lead to the edge"),
         ({"hints": ["ask a friend"]}, {}, "ask a friend"),

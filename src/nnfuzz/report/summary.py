@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 from rich.console import RenderableType
 from rich.text import Text
 
+from nnfuzz.leftover import longer as larger
 from nnfuzz.report.base import RunInfo
 from nnfuzz.report.printing import command, labelled
 from nnfuzz.report.telling import STATUS, nearness, seen, what, where
-from nnfuzz.report.words import lasting, option_time, percent, plural, rate, short, typed
+from nnfuzz.report.words import lasting, percent, plural, rate, short, typed
 
 if TYPE_CHECKING:
     from nnfuzz.findings.finding import Finding
@@ -39,19 +40,13 @@ def summary(
     if path is not None and resumable and stats.stopped == "interrupted":
         parts += [Text(), command("go on", f"nnfuzz resume {typed(path)}")]
     elif path is not None and resumable and not findings and not info.futile:
-        parts.append(command("go on", f"nnfuzz resume {typed(path)} {longer(info)}"))
+        parts.append(command("go on", f"nnfuzz resume {typed(path)} {longer(info, stats)}"))
     return parts
 
 
-def longer(info: RunInfo) -> str:
-    """The limits of the run times ten, as options; time in whole minutes."""
-    limits = []
-    if info.max_inputs is not None:
-        limits.append(f"--max-inputs {10 * info.max_inputs}")
-    if info.max_seconds is not None or not limits:
-        minutes = max(1, round(10 * (info.max_seconds or 60) / 60))
-        limits.append(f"--max-time {option_time(60 * minutes)}")
-    return " ".join(limits)
+def longer(info: RunInfo, stats: Stats) -> str:
+    """Larger limits, as options."""
+    return larger(info.max_inputs, info.max_seconds, stats.inputs, stats.seconds)
 
 
 def _verdict(stats: Stats, findings: Sequence[Finding], *, saved: bool) -> Text:
@@ -104,13 +99,13 @@ def harder(info: RunInfo, stats: Stats) -> list[str]:
     if info.futile:
         return [info.futile]
     if not stats.inputs:
-        return [f"{longer(info)}: looking at the seeds took all the time, and no other input was tried"]
+        return [f"{longer(info, stats)}: looking at the seeds took all the time, and no other input was tried"]
     if stats.seconds and (stats.seconds - stats.last_novel) > STALE * stats.seconds:
         quiet = lasting(stats.seconds - stats.last_novel)
         other = "another --coverage" if info.title == "nnfuzz text" else "other --layers or --coverage"
         hints.append(f"nothing new was seen for {quiet}: {other}, or more seeds")
     else:
-        hints.append(f"{longer(info)}: new behaviour was still turning up")
+        hints.append(f"{longer(info, stats)}: new behaviour was still turning up")
     if info.settings.get("watch") == "outputs" and info.title == "nnfuzz nan":
         hints.append("--watch layers: look at every module's output too")
     if info.settings.get("gradients") is False:

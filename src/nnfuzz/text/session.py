@@ -12,10 +12,10 @@ from nnfuzz.errors import NnfuzzError, StoreError, UsageError
 from nnfuzz.fingerprint import changes, fingerprint, said
 from nnfuzz.fuzzer import Fuzzer, Limits
 from nnfuzz.interrupt import stop_on_signal
+from nnfuzz.leftover import Over, as_it_stands, over
 from nnfuzz.report.base import Reporter, SilentReporter
 from nnfuzz.report.words import near, plural, typed
 from nnfuzz.run import Run
-from nnfuzz.stats import Stats
 from nnfuzz.store import NullStore, RunStore
 from nnfuzz.text import firstlook
 from nnfuzz.text.assembly import Sink, assembled
@@ -84,13 +84,16 @@ class TextSession:
         store, fuzzer = self._store(), None
         try:
             fuzzer = self._fuzzer(store)
-            self.reporter.start(self._header(fuzzer))
+            state = store.state() or {}
+            begun = resume and bool(state.get("counters"))
+            done = over(self.settings, store, store.path, "prompt") if begun and isinstance(store, RunStore) else None
+            self.reporter.start(self._header(fuzzer, writes=done is None))
+            if done is not None:
+                return self._as_it_stands(fuzzer, state, store, done)
             firstlook.learn(fuzzer, self.together, self.groups)
             self._ask_twice(fuzzer)
-            state = store.state() or {}
-            if resume and state.get("counters"):
+            if begun:
                 self._restore(fuzzer, state, store)
-                self._say_if_over(fuzzer.stats)
             else:
                 firstlook.look_at_seeds(fuzzer, self.together, self.groups)
             return self._loop(fuzzer, store)
@@ -170,8 +173,8 @@ class TextSession:
             self.settings, self.setup, self.together, self.document, self.reporter, self.groups, store
         )  # fmt: skip
 
-    def _header(self, fuzzer: Fuzzer) -> Any:
-        out = str(self.out or (self.store.path if self.store else None) or "") or None
+    def _header(self, fuzzer: Fuzzer, *, writes: bool = True) -> Any:
+        out = str(self.out or (self.store.path if self.store else None) or "") or None if writes else None
         return self.document.header(out, batch=fuzzer.most_rows, mutators=len(fuzzer.parts.bandit.names))
 
     # ------------------------------------------------------------------ store and resume
@@ -197,18 +200,14 @@ class TextSession:
         if found:
             self.reporter.note(said(found, "the run began"))
 
-    def _say_if_over(self, stats: Stats) -> None:
-        """Limits count from the run's beginning: one that is used up already would end the run in silence."""
-        settings = self.settings
-        for used, limit, unit in (
-            (stats.seconds, settings.max_seconds, "seconds"),
-            (stats.inputs, settings.max_inputs, "prompts"),
-        ):
-            if limit is not None and used >= limit:
-                self.reporter.note(
-                    f"the run has used {used:,.0f} {unit} already and its limit is {limit:,.0f}, counted from its "
-                    "beginning: give a larger one"
-                )
+    def _as_it_stands(self, fuzzer: Fuzzer, state: dict[str, Any], store: RunStore | NullStore, done: Over) -> Run:
+        """Tells a run that has nothing left to do, and writes nothing."""
+        assert isinstance(store, RunStore)
+        self.reporter.note(done.said)
+        self._restore(fuzzer, state, store)
+        stats, findings = as_it_stands(store, fuzzer.stats, done.stopped), store.findings()
+        self.reporter.end(stats, findings, store.path)
+        return Run(findings, stats, fuzzer.corpus, store.path, list(self.setup.notes))
 
     def _keep_what_was_found(self, error: NnfuzzError, fuzzer: Fuzzer | None, store: RunStore | NullStore) -> None:
         """The user's code may answer wrongly long after the search has begun: then the error says what there is.

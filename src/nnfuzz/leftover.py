@@ -1,0 +1,91 @@
+"""Whether a run that is resumed has anything left to do: where it has not, it is told as it lies on disk."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from nnfuzz.report.words import option_time, typed
+from nnfuzz.stats import Stats
+from nnfuzz.store import RunStore
+
+AFTER = "after the last batch, before what follows it"
+"""The end that stats.json has while the last batch is saved and the closer look at what was found is not."""
+
+
+class Limited(Protocol):
+    """Of a run's settings, what ends it."""
+
+    max_inputs: int | None
+    max_seconds: float | None
+    stop_on_first: bool
+
+
+@dataclass(frozen=True)
+class Over:
+    """``stopped``: as in ``Stats``. ``said``: the sentence for the user."""
+
+    stopped: str
+    said: str
+
+
+def over(settings: Limited, store: RunStore, path: str | Path, unit: str = "input") -> Over | None:
+    """Why nothing is left to do in a run that has looked at its seeds; None where something is.
+
+    Limits count from the run's beginning. The state to resume from lacks the run's tail, which the last session may
+    have used them up with, so stats.json is asked as well.
+    """
+    if store.stopped() == AFTER:
+        return None
+    counters = (store.state() or {}).get("counters", {})
+    inputs, seconds = store.spent()
+    inputs, seconds = max(inputs, counters.get("inputs", 0)), max(seconds, counters.get("seconds", 0.0))
+    end = "counted from the run's beginning"
+    limits = (
+        (inputs, settings.max_inputs, "max-inputs", f"{unit}s"),
+        (seconds, settings.max_seconds, "max-time", "seconds"),
+    )
+    used = [(n, most, why, of) for n, most, why, of in limits if most is not None and n >= most]
+    if used:
+        told = " and ".join(f"has used {n:,.0f} {of} and its limit is {most:,.0f}" for n, most, _, of in used)
+        larger = longer(settings.max_inputs, settings.max_seconds, inputs, seconds)
+        return Over(
+            used[0][2],
+            f"nothing is left to do: the run {told}, {end}; give a larger one, for instance "
+            f"nnfuzz resume {typed(path)} {larger}",
+        )
+    if settings.stop_on_first and any(f.status != "batch-only" for f in store.findings()):
+        return Over(
+            "first-finding",
+            "nothing is left to do: the run was to end at its first finding, which it has; start another without "
+            "--stop-on-first (in Python, resume with stop_on_first=False)",
+        )
+    if next(store.records(), None) is None:
+        return Over(
+            "every seed fails",
+            "nothing is left to do: every seed fails unchanged, so none is left to search from; start another run from "
+            "seeds that do not fail",
+        )
+    return None
+
+
+def longer(most_inputs: int | None, most_seconds: float | None, inputs: int, seconds: float) -> str:
+    """Ten times the limits of a run, or what it has used of them where that is more, as options; time in minutes."""
+    limits = []
+    if most_inputs is not None:
+        limits.append(f"--max-inputs {10 * max(most_inputs, inputs)}")
+    if most_seconds is not None or not limits:
+        most = 60.0 if most_seconds is None else most_seconds
+        minutes = max(1, round(most / 6), round(10 * seconds / 60) if seconds >= 2 * most else 0)
+        limits.append(f"--max-time {option_time(60 * minutes)}")
+    return " ".join(limits)
+
+
+def as_it_stands(store: RunStore, restored: Stats, stopped: str) -> Stats:
+    """The numbers on disk: those of stats.json, or those ``restored`` from the state where a kill left that behind."""
+    written = store.stats()
+    stats = restored if written is None or written.inputs < restored.inputs else written
+    stats.raw_rate = stats.raw_rate or (written.raw_rate if written is not None else None)
+    stats.stopped = stopped
+    return stats
