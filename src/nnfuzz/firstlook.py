@@ -8,10 +8,12 @@ import torch
 from nnfuzz.breed import copy_rows
 from nnfuzz.corpus import SEED_MUTATOR
 from nnfuzz.examine import Hit
+from nnfuzz.findings.weights import infinite_weights
 from nnfuzz.fuzzer import Fuzzer, hash_of
-from nnfuzz.objectives import Objective, Verdict
+from nnfuzz.objectives import NonFinite, Objective, Verdict
 from nnfuzz.seeds import SeedGroup
 from nnfuzz.space import Batch, rows, size
+from nnfuzz.targets import TorchTarget
 
 
 def start(fuzzer: Fuzzer, groups: list[SeedGroup]) -> int:
@@ -38,6 +40,10 @@ def learn(fuzzer: Fuzzer, groups: list[SeedGroup]) -> None:
         if guarded.trace is None:
             continue
         objective.learn(guarded.trace, copy_rows(first, guarded.ran))
+        side = fuzzer.target
+        if isinstance(objective, NonFinite) and objective.has_design and isinstance(side, TorchTarget):
+            held = infinite_weights(side.model) if side.sees_inside else []
+            objective.remark = "; ".join([objective.remark, *held])
         if i == 0 and fuzzer.keeper.coverage is not None:
             fuzzer.keeper.coverage.fit(guarded.trace, fuzzer.seed)
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from nnfuzz.findings.finding import NO_BLAME
 from nnfuzz.probe.modules import Program
 
 MOST = 3
@@ -18,7 +19,7 @@ def bad_weights(model: Any, symptom: str) -> list[str]:
     """A sentence for each parameter, buffer or initializer of ``model`` that holds NaN: which one, how much of it, and
     for a graph which nodes read it. Where none does and ``symptom`` is an infinity, for each that holds an infinity: a
     NaN that an infinite number leads to is the fault of the operation that made it."""
-    held = [(said, t) for said, t in _weights(model) if t.layout is torch.strided and not t.is_meta and t.numel()]
+    held = [(said, t) for said, t in _weights(model) if _readable(t)]
     infinite = [("an infinity", torch.isinf)] if symptom in ("+inf", "-inf") else []
     for word, test in (("NaN", torch.isnan), *infinite):
         told = [_told(said, t.detach(), test(t.detach()), word) for said, t in held if bool(test(t.detach()).any())]
@@ -28,10 +29,26 @@ def bad_weights(model: Any, symptom: str) -> list[str]:
     return []
 
 
+def infinite_weights(model: Any) -> list[str]:
+    """A clause for each parameter, buffer or initializer that holds an infinity: which one, and how much of it."""
+    held = [(said, t.detach()) for said, t in _weights(model) if _readable(t)]
+    told = [_holds(said, t, t.isinf(), "an infinity") for said, t in held if bool(t.isinf().any())]
+    rest = len(told) - MOST
+    return [*told[:MOST], *([f"so do {rest} more"] if rest > 0 else [])]
+
+
+def _readable(t: Tensor) -> bool:
+    return t.layout is torch.strided and not t.is_meta and bool(t.numel())
+
+
 def _told(said: str, t: Tensor, bad: Tensor, word: str) -> str:
+    return f"{_holds(said, t, bad, word)}: {NO_BLAME} for what is computed from it"
+
+
+def _holds(said: str, t: Tensor, bad: Tensor, word: str) -> str:
     at = f" at {bad.nonzero()[0].tolist()}" if t.dim() else ""
     how_many = f" ({int(bad.sum()):,} of {t.numel():,} values, the first{at})" if t.numel() > 1 else ""
-    return f"{said} holds {word}{how_many}: no input is to blame for what is computed from it"
+    return f"{said} holds {word}{how_many}"
 
 
 def _weights(model: Any) -> Iterator[tuple[str, Tensor]]:

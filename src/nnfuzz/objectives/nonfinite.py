@@ -12,12 +12,17 @@ from nnfuzz.objectives.base import OBJECTIVES, Cause, Objective, Verdict, flat, 
 from nnfuzz.space import Batch, size
 from nnfuzz.targets.base import Trace, Want
 
+MOST = 3
+"""Outputs that are named one by one."""
+
 
 @OBJECTIVES.register("nonfinite")
 class NonFinite(Objective):
     """A hit is a NaN, or an Inf that is not there by design.
 
-    By design are infinities in the same place of an output for every seed (a mask of −inf, an unreachable label).
+    By design are infinities in the same place of an output for every seed (a mask of −inf, an unreachable label, the
+    +inf of a distance to oneself); ``remark`` says where. An output that holds +inf and nothing finite on any seed is
+    no mask of anything, and counts.
 
     Args:
         watch: "outputs"; "layers" for every leaf module's output as well; "internal" for every operation's result,
@@ -30,6 +35,7 @@ class NonFinite(Objective):
     def __init__(self, watch: str = "outputs", *, backward: bool = False):
         self.want = Want(watched=watch == "layers", backward=backward, internal=watch == "internal")
         self._by_design: dict[str, Tensor] = {}
+        self._told: list[str] = []
         self._probabilities: set[str] = set()
         self._bits: dict[str, int] = {}
 
@@ -44,10 +50,17 @@ class NonFinite(Objective):
             if name in trace.present:
                 t = t[trace.present[name]]
             infinite = flat(t).isinf().all(0)
-            if bool(infinite.any()) and len(t) > 1:
+            if bool(infinite.any()) and len(t) > 1 and not _lost(name, flat(t)):
                 self._by_design[name] = infinite
+                self._told.append(_places(name, flat(t), infinite))
             if _looks_like_probabilities(t):
                 self._probabilities.add(name)
+        if self._told:
+            rest = f"; so are {len(self._told) - MOST} more" if len(self._told) > MOST else ""
+            self.remark = (
+                f"{'; '.join(self._told[:MOST])}{rest}: an infinity in the same place on every seed is taken for a "
+                "mask, and is not counted"
+            )
 
     def judge(self, trace: Trace, batch: Batch) -> Verdict:
         hits = keys = score = None
@@ -90,6 +103,11 @@ class NonFinite(Objective):
             trace_site=True,
         )
 
+    @property
+    def has_design(self) -> bool:
+        """Whether anything is infinite on every seed that is not counted."""
+        return bool(self._told)
+
     def _bit(self, name: str) -> int:
         """Of the key: by the order in which the seeds show their outputs; others fall where they may."""
         return self._bits.get(name, zlib.crc32(name.encode()) % 60)
@@ -117,6 +135,22 @@ def _watched(trace: Trace) -> dict[str, Tensor]:
     named |= {f"layer {n}": t for n, t in floating(trace.watched).items()}
     named |= {f"gradient of {n}": t for n, t in floating(trace.gradients).items()}
     return named
+
+
+def _lost(name: str, values: Tensor) -> bool:
+    """Whether nothing finite is left in any row, and it is no mask of −inf alone, as no gradient is one. A layer inside
+    may hold whatever a later one is there to handle."""
+    if name.startswith("layer ") or bool(values.isfinite().any()):
+        return False
+    return name.startswith("gradient of ") or bool(torch.isposinf(values).any())
+
+
+def _places(name: str, values: Tensor, infinite: Tensor) -> str:
+    """``y is infinite in 3 of 12 places (−Inf) on all of 8 seeds``. values: (seeds, d), infinite: (d,)."""
+    held = values[:, infinite]
+    signs = [word for word, test in (("+Inf", torch.isposinf), ("−Inf", torch.isneginf)) if bool(test(held).any())]
+    many = f"{int(infinite.sum()):,} of {len(infinite):,} places" if len(infinite) > 1 else "its one place"
+    return f"{name} is infinite in {many} ({' and '.join(signs)}) on all of {len(values):,} seeds"
 
 
 def _looks_like_probabilities(t: Tensor) -> bool:
