@@ -22,6 +22,9 @@ from nnfuzz.targets.precision import Cast, QuantizedLayer
 if TYPE_CHECKING:
     from nnfuzz.jobs import Job
 
+_FROM_WEIGHTS = tuple(f"infinity in {kind} " for kind in ("initializer", "parameter", "buffer"))
+"""Where the chain of a bad operation ends in one of them."""
+
 EXPLAINED = 64.0
 """A side's error is taken as explained by its dtype up to this many units of eps × the largest output."""
 
@@ -82,10 +85,12 @@ class Enricher:
                 finding.details["referee"] = {"unavailable": f"{type(error).__name__}: {error}"[:200]}
 
     def _of_weights(self, finding: Finding) -> None:
-        """Where no operation is at fault: the weights that are not finite."""
+        """The weights that are not finite, where no operation is at fault or one got its infinity there."""
+        target = self.job.target
+        if finding.site is not None and any(w in str(finding.details.get("bad_op", "")) for w in _FROM_WEIGHTS):
+            finding.notes += [said for said in bad_weights(self.job.side.model, "+inf") if said not in finding.notes]
         if finding.site is not None or finding.symptom not in ("nan", "+inf", "-inf"):
             return
-        target = self.job.target
         b_alone = isinstance(target, PairTarget) and finding.details.get("broken side") == "B"
         side = target.b if isinstance(target, PairTarget) and b_alone else self.job.side
         if side.sees_inside:
@@ -107,8 +112,6 @@ class Enricher:
             finding.details |= side.part_facts(part)
             said = side.blameless(part, self.searched)
             finding.notes += [said] if said else []
-            if "infinity in initializer" in str(finding.details.get("bad_op", "")):
-                finding.notes += bad_weights(side.model, "+inf")
         elif finding.symptom in ("nan", "+inf", "-inf") and finding.phase == "forward" and not finding.in_batch_only:
             if isinstance(target, PairTarget) and finding.details.get("broken side") == "B":
                 side, candidate = target.b, target.for_b(candidate)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from nnfuzz.probe.breach import breach
 from nnfuzz.probe.regions import NORMALISES, REDUCES, ROWS, Element, element_at, first_index, locate_in, regions
-from nnfuzz.probe.shares import shares
+from nnfuzz.probe.shares import infinity_times_zero, shares
 from nnfuzz.probe.sites import Site
 from nnfuzz.probe.watch import Record, Watch, extent, storage_of, tensors_in
 
@@ -214,6 +214,10 @@ def _culprit(
         if isinstance(value, Tensor):
             return value, element_at(region, 0), broken[1]
     mixes = not record.facts.pointwise and record.facts.base not in ROWS | REDUCES | NORMALISES
+    lost = infinity_times_zero(record, index, output) if mixes else None
+    if lost is not None:
+        factor, where, why = lost
+        return factor, element_at(factor, int(where.flatten().byte().argmax())), why
     counted = shares(record, index, output) if mixes else {}
     best: tuple[tuple[int, float], Tensor, Element] | None = None
     for name, value, region in read:

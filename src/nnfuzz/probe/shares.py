@@ -21,6 +21,32 @@ def shares(record: Record, index: tuple[int, ...], output: int) -> dict[int, Ten
     """id of an operand → how much each of its elements counts for element ``index`` of output number ``output``, in
     its shape, float64, 0 for what does not count. Operands without a gradient are left out, all of them where the
     operation cannot be run again."""
+    told = _differentiated(record, index, output)
+    return {key: _share(x, g, value) for key, (x, g, value) in told.items() if bool(g.any())}
+
+
+def infinity_times_zero(record: Record, index: tuple[int, ...], output: int) -> tuple[Tensor, Tensor, str] | None:
+    """Of a mixing operation whose element ``index`` is NaN: an operand that holds an infinity which was read for it,
+    where (bool, in its shape), and why that is to blame, in words. Neither factor of 0·inf shows in the product's
+    gradient (it is 0, or NaN), so what is read is asked of the same operation on ones."""
+    told = _differentiated(record, index, output)
+    if not any(bool(x.isinf().any()) and value != value for x, _, value in told.values()):
+        return None
+    read = {key: g != 0 for key, (_, g, _) in _differentiated(record, index, output, on_ones=True).items()}
+    for key, (x, _, _) in told.items():
+        place = x.isinf() & read[key] if key in read and read[key].shape == x.shape else None
+        if place is None or not bool(place.any()):
+            continue
+        others = [y == 0 for other, (y, _, _) in told.items() if other != key]
+        return x, place, "times 0" if any(bool(zero.any()) for zero in others) else ""
+    return None
+
+
+def _differentiated(
+    record: Record, index: tuple[int, ...], output: int, *, on_ones: bool = False
+) -> dict[int, tuple[Tensor, Tensor, float]]:
+    """id of a floating operand → the operand, the gradient of the output element by it, and that element's value.
+    ``on_ones``: with every number of the operands replaced by 1."""
     func, about = record.func, record.facts
     if func is None or about.out or about.writes or torch.Tag.nondeterministic_seeded in func.tags:
         return {}
@@ -32,7 +58,7 @@ def shares(record: Record, index: tuple[int, ...], output: int) -> dict[int, Ten
         if not x.is_floating_point() or x.layout is not torch.strided:
             return x.detach()
         if id(x) not in leaves:
-            leaves[id(x)] = (x.detach(), x.detach().clone().requires_grad_())
+            leaves[id(x)] = (x.detach(), (torch.ones_like(x) if on_ones else x.detach().clone()).requires_grad_())
         return leaves[id(x)][1]
 
     try:
@@ -46,7 +72,7 @@ def shares(record: Record, index: tuple[int, ...], output: int) -> dict[int, Ten
     except Exception:  # no gradient is known for it
         return {}
     found = zip(leaves.items(), gradients, strict=True)
-    return {key: _share(x, g, value) for (key, (x, _)), g in found if g is not None and bool(g.any())}
+    return {key: (x, g, value) for (key, (x, _)), g in found if g is not None}
 
 
 def _share(x: Tensor, gradient: Tensor, value: float) -> Tensor:
