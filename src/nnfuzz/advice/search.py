@@ -40,6 +40,8 @@ def safe_radius(finding: Finding, job: Job, site: Site, *, seconds: float, input
             found = _run(dataclasses.replace(settings, eps=far * share), job.model, _starts(finding, job))
         except NnfuzzError:  # an eps-ball makes no sense for these inputs (masks, one-hot, ids)
             return []
+        if not found.inputs:  # the seed itself fails, or time is up: nothing was looked at
+            return []
         if not any(same_place(s, site) for s in found.sites):
             return [
                 "",

@@ -164,6 +164,9 @@ def try_search(case: Case, repairs: Sequence[Repair]) -> Check | None:
     again = [s for s in found.sites if any(same_place(s, r.site) for r in repairs)]
     if again:
         return Check("search", False, f"the search run again still finds a failure there ({again[0]})")
+    if not found.inputs:
+        why = "repaired, it still fails elsewhere on the seed" if found.sites else "no input could be run in the time"
+        return Check("search", True, f"not searched again ({why})")
     elsewhere = f" ({len(found.sites)} elsewhere)" if found.sites else ""
     return Check("search", True, f"{found.inputs:,} inputs searched again: nothing more at that site{elsewhere}")
 
