@@ -14,7 +14,7 @@ from nnfuzz.findings.companions import Together, locate_together, together
 from nnfuzz.findings.companions import said as told_together
 from nnfuzz.findings.confirm import Confirmation, confirm, exception_cause, judge_alone, locate, outputs_of
 from nnfuzz.findings.finding import Finding, distance
-from nnfuzz.findings.shrink import Shrinker
+from nnfuzz.findings.shrink import STOPPED_EARLY, Shrinker
 from nnfuzz.guard import run_guarded
 from nnfuzz.objectives.base import Cause, Objective
 from nnfuzz.probe import BadOp
@@ -222,7 +222,7 @@ class Examiner:
             if cause.details.get("vanishes again") and found is not None:
                 cause.symptom = found.symptom
             if self._text(cause, found) == text:
-                note = "" if shrinker.complete else f"shrinking stopped early, after {shrinker.tried:,} inputs"
+                note = "" if shrinker.complete else f"{STOPPED_EARLY}, after {shrinker.tried:,} inputs"
                 return small, found, Confirmation("confirmed", cause, trace), note
         return hit.candidate, bad, before, "not shrunk: nearer cases fail in another way"
 

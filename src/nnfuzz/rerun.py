@@ -16,7 +16,7 @@ from nnfuzz.findings.companions import confirm_in, failing_in, judge_in, with_ro
 from nnfuzz.findings.confirm import Confirmation, confirm, judge_alone, outputs_of
 from nnfuzz.findings.finding import NO_BATCH, Finding, distance
 from nnfuzz.findings.save import load_finding
-from nnfuzz.findings.shrink import Shrinker
+from nnfuzz.findings.shrink import STOPPED_EARLY, Shrinker
 from nnfuzz.fingerprint import changes, said
 from nnfuzz.guard import run_guarded
 from nnfuzz.inputs import build_space
@@ -130,6 +130,10 @@ def shrink(finding_dir: str | Path, model: Any = None, model_b: Any = None, max_
     job = job_of(finding, finding_dir, model, model_b)
     if any(finding.inputs[n].shape != finding.seed[n].shape for n in finding.inputs):
         raise UsageError("the finding has other shapes than its seed, and such findings cannot be shrunk yet")
+    if all(torch.equal(t, finding.seed[n]) for n, t in finding.inputs.items()):
+        raise UsageError(
+            f"{finding.id} is seed {finding.seed_index} as it was given, at distance 0: there is nothing to shrink"
+        )
     with job.target_session():
         prepare(job, finding)
         settings = job.settings
@@ -165,6 +169,9 @@ def shrink(finding_dir: str | Path, model: Any = None, model_b: Any = None, max_
         shrinker = Shrinker(space, space.anchors(_wrapped(finding.seed, job)), judged, max_inputs)
         small = shrinker.shrink(candidate)
         after, trace = judge(small)
+        told = finding.notes
+        if shrinker.complete:
+            finding.notes = [note for note in told if not note.startswith(STOPPED_EARLY)]
         same = after is None or all(torch.equal(small[n], candidate[n]) for n in small)
         if after is not None:
             finding.inputs = {n: t.cpu().clone() for n, t in job.target.model_input(small).items()}
@@ -177,7 +184,7 @@ def shrink(finding_dir: str | Path, model: Any = None, model_b: Any = None, max_
     if changed := changed_since(finding, job, by_name=model is None and model_b is None):
         finding.notes.append(f"when it was shrunk, {changed}")
         finding.details["run"]["fingerprint"] = job.fingerprint
-    if not same or changed:
+    if not same or changed or finding.notes != told:
         finding.save(Path(finding_dir))
     return finding
 

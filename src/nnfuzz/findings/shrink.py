@@ -23,6 +23,8 @@ STEPS = 24
 ROUNDS = 3
 WIDTH = 64
 """Candidates a round of the sparse search."""
+STOPPED_EARLY = "shrinking stopped early"
+"""How the note begins that says so."""
 
 
 class Shrinker:
@@ -47,6 +49,8 @@ class Shrinker:
 
     def shrink(self, candidate: Batch) -> Batch:
         """The least failing candidate found; ``tried`` and ``complete`` tell what it took."""
+        if all(torch.equal(t, self.anchor.values[n]) for n, t in candidate.items()):
+            return candidate  # a seed as it is: nothing is nearer
         best = self._line(candidate)
         best = self._sparse(best)
         return self._line(best)
