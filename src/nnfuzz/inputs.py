@@ -147,8 +147,24 @@ def _choices(name: str, given: Any, dtype: torch.dtype) -> Tensor | None:
         return None
     if not given:
         raise UsageError(f"the list of choices for {name!r} is empty: give at least one value")
-    values = torch.tensor(given, dtype=torch.float64 if dtype.is_floating_point else None).to(dtype)
+    values = torch.tensor(given, dtype=torch.float64 if dtype.is_floating_point else None)
+    held_by(dtype, f"the list of choices for {name!r}", values)
+    values = values.to(dtype)
     return values.unique()  # type: ignore[no-any-return]
+
+
+def held_by(dtype: torch.dtype, what: str, values: Tensor) -> None:
+    """Raises ``UsageError`` where a finite number is one that a floating dtype cannot hold; an infinite end of a range
+    asks for the dtype's own, and integers are cut off at theirs."""
+    if not dtype.is_floating_point or not values.is_floating_point():
+        return
+    most = torch.finfo(dtype).max
+    beyond = values[values.isfinite() & (values.abs() > most)]
+    if beyond.numel():
+        raise UsageError(
+            f"{what} holds {float(beyond.flatten()[0]):g}, but {str(dtype).removeprefix('torch.')} holds "
+            f"-{most:.6g}..{most:.6g}: give numbers within it"
+        )
 
 
 def _range(
@@ -180,6 +196,8 @@ def _given_range(name: str, given: Any, dtype: torch.dtype) -> tuple[Tensor, Ten
         raise UsageError(f"the range of {name!r} holds NaN: give two numbers")
     if bool((wide[0] > wide[1]).any()):
         raise UsageError(f"the range of {name!r} is {low}..{high}, and its low end is above its high end: swap them")
+    for w in wide:
+        held_by(dtype, f"the range of {name!r}", w)
     info = torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype)
     wide = [w.clamp(info.min, info.max) for w in wide]
     if not dtype.is_floating_point:

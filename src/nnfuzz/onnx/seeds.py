@@ -73,6 +73,7 @@ def made_seeds(
     """
     specs = [s for s in model.inputs if not s.optional]
     legal = _by_name(ranges, specs)
+    _check_held(legal, specs)
     asked = _checked_dims(dict(dims or {}), specs)
     whole = not _rows(specs, asked)
     trouble = large = ""
@@ -218,6 +219,21 @@ def _by_name(ranges: Any, specs: list[Spec]) -> dict[str, Legal]:
                 f"--range names the input {name!r}, but the inputs are {', '.join(s.name for s in specs)}: use these"
             )
     return {words[n]: r for n, r in ranges.items()}
+
+
+def _check_held(legal: Mapping[str, Legal], specs: list[Spec]) -> None:
+    """Numbers that the input's dtype cannot hold would be saved as infinities, or as other integers."""
+    for spec in specs:
+        given, dtype = legal.get(spec.name), spec.dtype
+        if given is None or dtype is None or dtype == torch.bool or dtype.is_complex:
+            continue
+        info = torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype)
+        beyond = [v for v in given if not info.min <= float(v) <= info.max]
+        if beyond:
+            raise UsageError(
+                f"the range of {spec.name!r} holds {float(beyond[0]):g}, but {str(dtype).removeprefix('torch.')} holds "
+                f"{info.min:.6g}..{info.max:.6g}: give numbers within it"
+            )
 
 
 def _drawn(
