@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from nnfuzz.report.words import option_time, typed
+from nnfuzz.errors import UsageError
+from nnfuzz.report.words import option_time, plural, typed
 from nnfuzz.stats import Stats
 from nnfuzz.store import RunStore
 
@@ -89,3 +90,17 @@ def as_it_stands(store: RunStore, restored: Stats, stopped: str) -> Stats:
     stats.raw_rate = stats.raw_rate or (written.raw_rate if written is not None else None)
     stats.stopped = stopped
     return stats
+
+
+def check_tried(stats: Stats, seeds: int, unit: str = "input") -> None:
+    """Raises ``UsageError`` where the time was up before anything but the seeds was tried: nothing found says nothing
+    then, and must not pass for a model in which nothing is wrong."""
+    if stats.inputs or stats.findings or stats.stopped != "max-time":
+        return
+    looked = plural(seeds, "seed")
+    begun = " and a first batch that did not come to its end" if stats.batches else ""
+    raise UsageError(
+        f"the time was up after {stats.seconds:.1f} s, all of which went into looking at {looked}{begun} "
+        f"({stats.model_seconds:.1f} s of it in the model), so that no other {unit} was tried: give a longer "
+        "--max-time (max_seconds), fewer seeds, or a faster model"
+    )

@@ -31,7 +31,7 @@ from nnfuzz.inputs import build_space
 from nnfuzz.interrupt import EARLY, stop_on_signal
 from nnfuzz.jobs import Job, make_job, with_copy
 from nnfuzz.keeper import Keeper
-from nnfuzz.leftover import AFTER, Over, as_it_stands, over
+from nnfuzz.leftover import AFTER, Over, as_it_stands, check_tried, over
 from nnfuzz.mutators import MUTATORS, Bandit, Mutator
 from nnfuzz.report.apart import last_words
 from nnfuzz.report.base import Reporter, RunInfo, SilentReporter
@@ -182,6 +182,7 @@ class Session:
         self.reporter.note(done.said)
         restore(fuzzer, store.state() or {}, store.records(), store.findings(), store.ancestry())
         stats, findings = as_it_stands(store, fuzzer.stats, done.stopped), store.findings()
+        check_tried(stats, len(fuzzer.examiner.seeds))
         self.reporter.end(stats, findings, store.path)
         return Run(findings, stats, fuzzer.corpus, store.path, self.job.notes())
 
@@ -262,6 +263,7 @@ class Session:
         limits = Limits(settings.max_inputs, settings.max_seconds, settings.stop_on_first)
         with stop_on_signal(lambda: fuzzer.stop_asked, fuzzer.ask_to_stop):
             fuzzer.loop(limits, after_batch)
+        check_tried(stats, len(fuzzer.examiner.seeds))
         fuzzer.commit([])
         self._over = True
         reason, stats.stopped = stats.stopped, AFTER

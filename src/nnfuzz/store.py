@@ -166,9 +166,9 @@ class RunStore:
             append_whole(self._plot, ",".join(str(row[c]) for c in PLOT_COLUMNS) + "\n")
 
     def discard(self) -> None:
-        """Removes the directory of a run that never got to its first batch; one that did is left as it is."""
+        """Removes the directory of a run that never got to its first candidate; one that did is left as it is."""
         state = self.state()
-        if self._lock is None or (state is not None and state.get("counters", {}).get("batches")):
+        if self._lock is None or (state is not None and state.get("counters", {}).get("inputs")):
             return
         self.close()
         shutil.rmtree(self.path, ignore_errors=True)

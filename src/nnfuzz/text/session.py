@@ -12,7 +12,7 @@ from nnfuzz.errors import NnfuzzError, StoreError, UsageError
 from nnfuzz.fingerprint import changes, fingerprint, said
 from nnfuzz.fuzzer import Fuzzer, Limits
 from nnfuzz.interrupt import stop_on_signal
-from nnfuzz.leftover import Over, as_it_stands, over
+from nnfuzz.leftover import Over, as_it_stands, check_tried, over
 from nnfuzz.report.base import Reporter, SilentReporter
 from nnfuzz.report.words import near, plural, typed
 from nnfuzz.run import Run
@@ -145,6 +145,7 @@ class TextSession:
                 stats.seconds, stats.stopped = fuzzer.elapsed(), "interrupted" if fuzzer.stop_asked else "max-time"
         if most is not None and stats.stopped == "interrupted" and target.spent - begun >= most:
             stats.stopped = "max-written"
+        check_tried(stats, len(self.setup.prompts), "prompt")
         fuzzer.commit([])
         findings = sorted(fuzzer.examiner.findings.values(), key=lambda f: f.id)
         for finding in findings:
@@ -206,6 +207,7 @@ class TextSession:
         self.reporter.note(done.said)
         self._restore(fuzzer, state, store)
         stats, findings = as_it_stands(store, fuzzer.stats, done.stopped), store.findings()
+        check_tried(stats, len(self.setup.prompts), "prompt")
         self.reporter.end(stats, findings, store.path)
         return Run(findings, stats, fuzzer.corpus, store.path, list(self.setup.notes))
 
