@@ -11,6 +11,14 @@ from types import FrameType
 EARLY = "interrupted before the run began, so nothing was written"
 
 
+def came_of_it(error: BaseException | None) -> bool:
+    """Whether Ctrl-C is behind an error: some packages make one of their own of whatever keeps them from being
+    imported, and the parser of the command line makes one too."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None
+
+
 @contextmanager
 def stop_on_signal(asked: Callable[[], bool], ask: Callable[[], None]) -> Iterator[None]:
     """The first signal calls ``ask``; one that comes when it was ``asked`` already raises ``KeyboardInterrupt``.

@@ -16,9 +16,10 @@ import typer
 from nnfuzz.cli.argv import rewritten
 from nnfuzz.cli.groups import Unread
 from nnfuzz.errors import NnfuzzError
+from nnfuzz.interrupt import EARLY, came_of_it
 from nnfuzz.nearest import did_you_mean
 
-USAGE, BUG = 2, 70
+USAGE, BUG, INTERRUPTED = 2, 70, 130
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 spoken: list[str] = []
 """The words of the command line in hand, as they were given: a run remembers them."""
@@ -75,6 +76,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except NnfuzzError as error:
         return _failed(error, str(error), error.exit_status, debug)
     except Exception as error:
+        if came_of_it(error):
+            said = EARLY if isinstance(error, typer.Abort) else "interrupted before it was done"
+            return _failed(error, said, INTERRUPTED, debug)
         if isinstance(error, _Shown):
             return _unparsed(error, words)
         if isinstance(error, OSError) and error.errno in _NO_ROOM and error.filename is None:
