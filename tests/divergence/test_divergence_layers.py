@@ -331,3 +331,57 @@ def test_a_layer_is_broken_where_all_behind_it_differs_too() -> None:
     assert named(0.01, 0.02, 20.0, 0.03, 0.04) is None  # what follows agrees: no pair
     assert named(0.01, 0.02, 8e30, 0.2, 0.9) == "4"  # A is zero at 2, which tells nothing
     assert named(0.1, 0.2, 0.4, 0.6) is None  # grows by and by
+
+
+class Other(nn.Module):
+    """Differs from nothing but where the input is large."""
+
+    def __init__(self, by: float) -> None:
+        super().__init__()
+        self.by = by
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.where(x.abs() > 3, x * (1 + self.by), x)
+
+
+def with_other(by: float | None) -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 4), nn.Identity() if by is None else Other(by), nn.Linear(4, 2))
+
+
+def held_apart(by: float, spec: str, candidate: Tensor) -> Any:
+    """Of the seeds one alone is large."""
+    seeds = torch.cat([SEEDS[:3], torch.full((1, 3), 20.0)])
+    job = make_job(Settings(job="diff", compare=spec), with_other(None), with_other(by), seeds)
+    job.prepare()
+    groups = [g.batch for g in job.seeds.groups]
+    return Parting(job.target, groups, job.objectives()[0]).begins({"input": candidate})  # type: ignore[arg-type]
+
+
+def test_a_seed_is_held_against_rounding_and_not_against_itself() -> None:
+    begins = held_apart(1e-3, "allclose:1e-6,1e-6", torch.full((1, 3), 20.0))
+    assert begins.first is not None
+    assert begins.first.name == "1"
+    assert begins.lines()[-1].endswith("where rounding explains 7.6e-06 and all before it differ less")
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ("argmax", "so the input lies near a decision boundary"),
+        ("topk:1", "so the input lies near a decision boundary"),
+        ("allclose:1e-9,1e-9", "so the comparison allows less than rounding gives"),
+        ("cosine:0.999", "so the comparison allows less than rounding gives"),
+    ],
+)
+def test_only_a_decision_has_a_boundary(spec: str, said: str) -> None:
+    begins = held_apart(5e-7, spec, torch.full((1, 3), 20.0))
+    assert begins.first is None
+    assert begins.lines()[-1] == f"no single layer: none differs by more than rounding explains (7.6e-06), {said}"
+
+
+def test_beside_the_seeds_too_only_a_decision_has_a_boundary() -> None:
+    for spec, said in (("argmax", "near a decision boundary"), ("allclose:1e-9,1e-9", "than the comparison allows")):
+        begins = held_apart(5e-7, spec, torch.full((1, 3), 19.0))
+        assert begins.lines()[-1].startswith("no single layer: no difference is much larger than on the seeds, so")
+        assert begins.lines()[-1].endswith(said)

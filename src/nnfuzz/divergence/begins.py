@@ -13,6 +13,7 @@ from nnfuzz.divergence.layers import (
     Layer,
     compare,
     first_apart,
+    first_beyond_rounding,
     first_broken,
     first_jump,
     noise,
@@ -22,6 +23,7 @@ from nnfuzz.divergence.layers import (
 from nnfuzz.divergence.matching import Match, match_values
 from nnfuzz.divergence.values import Reader, Values, readers_of
 from nnfuzz.objectives.base import Objective
+from nnfuzz.objectives.compare import MARGINS
 from nnfuzz.space import Batch, rows
 from nnfuzz.targets import PairTarget, TorchTarget, Trace
 from nnfuzz.targets.outputs import named_outputs
@@ -46,6 +48,8 @@ class Begins:
             counterpart, and the first that has none; else "".
         by: how they were matched ("name", "correlation"). shows: whether the sides disagree in what was read too.
         notes: sentences.
+        decides: whether what is compared is a decision (a class, a threshold), which has a boundary.
+        rounding: of an input that is a seed itself, the relative difference that rounding explains; else 0.
     """
 
     layers: list[Layer]
@@ -57,17 +61,33 @@ class Begins:
     alone: str = ""
     broken: bool = False
     notes: list[str] = field(default_factory=list)
+    decides: bool = True
+    rounding: float = 0.0
 
     def headline(self) -> str:
         """One line for a README."""
         if self.first is not None:
+            if self.rounding:
+                return f"{self.first.told()}, where rounding explains {self.rounding:.2g} and all before it differ less"
             more = ", while all before it agree" if self.always else ", far more than any layer before it"
             return self.first.told() + (more if self.always or self.broken else "")
         if not self.layers:
             return "unknown: no layer of A belongs to one of B"
         if self.alone:
             return f"{self.alone}: from there on nothing of B goes together with A, up to {self.last} they agree"
-        return "no single layer: no difference is much larger than on the seeds, so the input lies near a decision"
+        return f"no single layer: {self._no_layer()}"
+
+    def _no_layer(self) -> str:
+        """Why none stands out, as far as the numbers show it."""
+        largest = max((x.here for x in self.layers), default=0.0)
+        near = "so the input lies near a decision boundary"
+        if self.rounding and largest <= self.rounding:
+            so = near if self.decides else "so the comparison allows less than rounding gives"
+            return f"none differs by more than rounding explains ({self.rounding:.2g}), {so}"
+        if self.rounding:
+            return "the difference grows from layer to layer, by more than rounding explains"
+        so = near if self.decides else "so what is usual there is more here than the comparison allows"
+        return f"no difference is much larger than on the seeds, {so}"
 
     def lines(self) -> list[str]:
         """For ``nnfuzz explain``."""
@@ -79,7 +99,7 @@ class Begins:
         if self.first is not None or self.alone:
             lines.append(f"it begins at {self.headline()}")
         else:
-            lines.append("no layer differs more than it does on the seeds: the input lies near the decision boundary")
+            lines.append(self.headline())
         return [*lines, *self.notes]
 
 
@@ -130,6 +150,9 @@ class Parting:
         if first is None and not self.derived:
             first = first_apart(layers, eps)
             always = first is not None
+        rounding = 0.0
+        if first is None and not self.derived and self._is_seed(candidate):
+            first, rounding = first_beyond_rounding(layers, eps), noise(eps)
         broken = False
         if first is None and self.derived:
             first = first_broken(layers)
@@ -138,7 +161,21 @@ class Parting:
         notes = [] if shows or self.deployed else [
             "without ONNX Runtime's optimisation the sides agree, and these values are without it"
         ]  # fmt: skip
-        return Begins(layers, first, by, shows, always, last, alone, broken, notes)
+        return Begins(layers, first, by, shows, always, last, alone, broken, notes, self._decides(), rounding)
+
+    def _is_seed(self, candidate: Batch) -> bool:
+        """Whether the input is one of the seeds, which then are no measure of what is usual."""
+        for group in self._seeds:
+            if any(group[n].shape[1:] != t.shape[1:] for n, t in candidate.items()):
+                continue
+            same = [(group[n] == t).reshape(len(group[n]), -1).all(1) for n, t in candidate.items()]
+            if same and bool(torch.stack(same).all(0).any()):
+                return True
+        return False
+
+    def _decides(self) -> bool:
+        compare = getattr(self.objective, "compare", "argmax")
+        return isinstance(compare, str) and compare.partition(":")[0] in MARGINS
 
     def _alone(self, layers: list[Layer], eps: float) -> tuple[str, str]:
         """The last matched layer and the first of those behind it, where all the rest of A is without counterpart."""
@@ -224,4 +261,5 @@ def _own(side: TorchTarget) -> Run:
 def _spread(batch: Batch) -> list[int]:
     """Rows of a group, evenly spaced."""
     count = len(next(iter(batch.values())))
-    return sorted({round(i * (count - 1) / max(1, SEEDS - 1)) for i in range(min(SEEDS, count))})
+    some = min(SEEDS, count)
+    return sorted({round(i * (count - 1) / max(1, some - 1)) for i in range(some)})

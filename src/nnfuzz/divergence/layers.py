@@ -152,6 +152,17 @@ def first_jump(layers: Sequence[Layer], eps: float) -> Layer | None:
     return None
 
 
+def first_beyond_rounding(layers: Sequence[Layer], eps: float) -> Layer | None:
+    """The first layer whose difference is no rounding and many times that of any layer before it, whatever the seeds
+    show: of an input that is a seed itself, nothing can be far above what is usual on the seeds."""
+    before = 0.0
+    for layer in layers:
+        if layer.here > noise(eps) and not layer.passive and layer.here > JUMP * before:
+            return layer
+        before = max(before, layer.here) if math.isfinite(layer.here) else before
+    return None
+
+
 def without_mistaken(layers: Sequence[Layer], eps: float) -> list[Layer]:
     """Without pairs that differ on the seeds while what is computed from them agrees: they were no pairs."""
     agrees = [i for i, x in enumerate(layers) if x.usual <= noise(eps)]
