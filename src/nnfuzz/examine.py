@@ -146,6 +146,10 @@ class Examiner:
                 found = self._locate(candidate, cause, backward)
                 same = found is not None and self._text(cause, found) == text
                 bad, candidate = (found, candidate) if same else (bad, hit.candidate)
+            if candidate is not hit.candidate:  # so is its message
+                shown, _ = judge_alone(self.target, hit.objective, candidate)
+                if shown is not None and shown.text == cause.text:
+                    confirmation.cause = shown
         finding = self._build(hit, candidate, confirmation, cause, text, bad, known)
         if confirmation.cause is None and hit.error is not None:
             finding.notes.append("it raised once, and not when it was run again: the model is not deterministic")

@@ -17,6 +17,7 @@ from nnfuzz.findings.confirm import Confirmation, confirm, judge_alone, outputs_
 from nnfuzz.findings.finding import NO_BATCH, Finding, distance
 from nnfuzz.findings.save import load_finding
 from nnfuzz.findings.shrink import STOPPED_EARLY, Shrinker
+from nnfuzz.findings.told_cause import told_cause
 from nnfuzz.fingerprint import changes, said
 from nnfuzz.guard import run_guarded
 from nnfuzz.inputs import build_space
@@ -60,7 +61,7 @@ def repro(finding_dir: str | Path, model: Any = None, model_b: Any = None) -> Re
         _learn_from_seed(job, objective, finding)
         alone = confirm(job.target, objective, _candidate(finding, job), reseed)
         beside = None if finding.batch is None else confirm_in(job.target, objective, finding.batch, reseed)
-    lines = [f"recorded: {finding.symptom} ({finding.cause})"]
+    lines = [f"recorded: {finding.symptom} ({told_cause(finding)})"]
     if changed := changed_since(finding, job, by_name=model is None and model_b is None):
         lines.append(f"note: {changed}")
     lines += _told_of_batch(finding, beside, alone)

@@ -79,6 +79,19 @@ def dtype_of(bad: BadOp) -> torch.dtype:
     return torch.float32
 
 
+def computing_dtype(bad: BadOp) -> torch.dtype:
+    """``dtype_of``, or, of an operation on integers alone, theirs."""
+    held = [o.dtype for o in bad.operands if o.dtype != "scalar"]
+    found = getattr(torch, held[0], None) if in_integers(bad) else None
+    return found if isinstance(found, torch.dtype) else dtype_of(bad)
+
+
+def in_integers(bad: BadOp) -> bool:
+    """Whether all tensors that the operation read hold integers: no small number keeps those off zero."""
+    held = [o.dtype for o in bad.operands if o.dtype != "scalar"]
+    return bool(held) and all(d.startswith(("int", "uint")) for d in held)
+
+
 def small(dtype: torch.dtype) -> tuple[float, ...]:
     """Numbers to keep a denominator or a logarithm off zero: representable in the dtype, least first."""
     if dtype is torch.float16:

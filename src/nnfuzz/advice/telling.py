@@ -12,11 +12,12 @@ from torch import Tensor
 
 from nnfuzz.advice.advise import Proposal, advise
 from nnfuzz.advice.graph_words import in_graph_terms
-from nnfuzz.advice.remedy import dtype_of
+from nnfuzz.advice.remedy import computing_dtype
 from nnfuzz.advice.search import safe_radius, search_with
 from nnfuzz.advice.static import static_warnings
 from nnfuzz.advice.verify import Case
 from nnfuzz.findings.finding import NO_BATCH, NO_BLAME, Finding
+from nnfuzz.findings.told_cause import told_cause
 from nnfuzz.findings.weights import bad_weights
 from nnfuzz.objectives.base import differences
 from nnfuzz.probe.first_bad import BadOp
@@ -57,7 +58,7 @@ def told_nonfinite(finding: Finding, job: Job, *, seconds: float, inputs: int, p
     proposals = advise(case, bad)
     lines += ["", *told_operation(bad, side.parts), "", *told_remedies(proposals, code=side.parts == "module")]
     if finding.phase == "forward":
-        lines += side.repaired(proposals, dtype_of(bad), together or finding.inputs, [finding.seed], place)
+        lines += side.repaired(proposals, computing_dtype(bad), together or finding.inputs, [finding.seed], place)
     if inputs > 0:
         lines += safe_radius(finding, job, bad.site, seconds=seconds, inputs=inputs)
     args, kwargs = case.seeds[0]
@@ -114,7 +115,7 @@ def told_other(finding: Finding) -> list[str]:
 
 
 def _head(finding: Finding) -> list[str]:
-    lines = [finding.headline(), f"cause: {finding.cause} ({finding.status})"]
+    lines = [finding.headline(), f"cause: {told_cause(finding)} ({finding.status})"]
     if finding.batch is not None:
         return [*lines, f"it fails in its batch only: it is {finding.batch.told()}"]
     return [*lines, f"{NO_BATCH}: what follows is of the input alone"] if finding.lacks_batch else lines

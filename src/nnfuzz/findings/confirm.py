@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from textwrap import shorten
 
 from torch import Tensor
 
 from nnfuzz.errors import NnfuzzError
+from nnfuzz.findings.told_cause import keyed
 from nnfuzz.objectives.base import Cause, Objective
 from nnfuzz.probe import BadOp, first_bad
 from nnfuzz.probe.raised import raised_at
@@ -64,10 +63,9 @@ def exception_cause(error: Exception) -> Cause:
     the input (see ``text.target``)."""
     first = (str(error).strip().splitlines() or ["no message"])[0]
     plain = (str(getattr(error, "without_input", first)).strip().splitlines() or [first])[0]
-    text = shorten(re.sub(r"-?\d+(\.\d+)?(e[+-]?\d+)?", "#", plain), 160, placeholder=" …")
     return Cause(
         symptom="exception",
-        text=f"{type(error).__name__}: {text}",
+        text=keyed(type(error).__name__, plain),
         details={"exception": type(error).__name__, "message": first[:500]},
         trace_site=True,
     )

@@ -16,6 +16,7 @@ from nnfuzz.findings.context import RunContext
 from nnfuzz.findings.finding import Finding
 from nnfuzz.findings.pictures import Picture
 from nnfuzz.findings.repro_onnx import in_numpy
+from nnfuzz.findings.told_cause import told_cause
 from nnfuzz.report.facts import said
 from nnfuzz.report.words import plural
 
@@ -49,7 +50,7 @@ def readme(finding: Finding, run: RunContext, directory: Path, pictures: Sequenc
         says = says.replace("the model gives", f"{finding.broken_side} alone of the two models gives")
     parts = [
         f"# {_plain(finding.headline())}",
-        f"On the input in `input.safetensors`, {says}: {_plain(finding.cause)}.\n{_status(finding)}",
+        f"On the input in `input.safetensors`, {says}: {_plain(told_cause(finding))}.\n{_status(finding)}",
         _where(finding),
         _how_near(finding, run),
         "\n".join(_image_lines(picture) for picture in pictures),

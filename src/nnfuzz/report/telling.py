@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from nnfuzz.findings.told_cause import told_cause
 from nnfuzz.report.words import count, lasting, near, plural, short
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def what(finding: Finding) -> str:
         return symptom(finding)
     if finding.broken_side:
         return f"{symptom(finding)} only"
-    cause = finding.cause.removeprefix(finding.symptom).lstrip(" :,")
+    cause = told_cause(finding).removeprefix(finding.symptom).lstrip(" :,")
     return f"{symptom(finding)}: {cause}"
 
 
