@@ -162,7 +162,8 @@ def test_rules(case: str) -> None:
 
 def test_every_rule_is_a_remedy_and_has_a_case() -> None:
     assert set(RULES) <= {r.id for r in REMEDIES}
-    assert {remedy for remedy, *_ in CASES.values()} == set(RULES)
+    apart = {"div.integer"}  # in test_integer_division
+    assert {remedy for remedy, *_ in CASES.values()} | apart == set(RULES)
 
 
 @pytest.mark.parametrize("remedy", sorted(set(RULES) - {"saturate"}))  # every node has a result that may be bounded

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from nnfuzz.advice.calls import TorchCall
 from nnfuzz.advice.patching import Here
-from nnfuzz.advice.remedy import Remedy, add, off_zero, small
+from nnfuzz.advice.remedy import Remedy, add, in_integers, off_zero, small
 from nnfuzz.probe.first_bad import BadOp
 
 
@@ -41,6 +41,14 @@ def _double(call: TorchCall, here: Here) -> Any:
     return torch.where(fine, call.on((call.arg(0), torch.where(fine, other, 1), *call.args[2:])), 0)
 
 
+def _ones_for_zeros(call: TorchCall, here: Here) -> Any:
+    """The same call with 1 wherever an integer denominator is 0."""
+    other = call.arg(1, "other")
+    if call.name not in ("div", "floor_divide", "floordiv") or not isinstance(other, Tensor) or len(call.args) < 2:
+        return None
+    return call.on((call.arg(0), torch.where(other == 0, torch.ones_like(other), other), *call.args[2:]))
+
+
 def _angle(call: TorchCall, here: Here) -> Tensor | None:
     """atan(y / x) → atan2(y, x) for x ≥ 0."""
     made = here.failing(call.first, "div") if call.name == "atan" else None
@@ -63,16 +71,23 @@ add(Remedy(
 add(Remedy(
     "div.guard", ("div", "reciprocal"), "guard",
     "keep the denominator at {eps} or more, which the dtype can hold",
-    _positive_guard, code="{0} / {1}.clamp(min={eps})", eps=guards, applies=_nonnegative,
+    _positive_guard, code="{0} / {1}.clamp(min={eps})", eps=guards,
+    applies=lambda bad: _nonnegative(bad) and not in_integers(bad),
 ))  # fmt: skip
 add(Remedy(
     "div.signed", ("div", "reciprocal"), "guard",
     "keep the denominator at least {eps} away from zero, with its sign",
     _signed_guard, code="{0} / torch.where({1}.abs() < {eps}, torch.where({1} < 0, -{eps}, {eps}), {1})", eps=guards,
-    applies=lambda bad: not _nonnegative(bad),
+    applies=lambda bad: not _nonnegative(bad) and not in_integers(bad),
 ))  # fmt: skip
 add(Remedy(
     "div.double_where", ("div",), "guard",
     "give the quotient a value of its own where the denominator is 0, with a harmless denominator behind the where",
     _double, code="torch.where({1} != 0, {0} / torch.where({1} != 0, {1}, 1), 0)",
+    applies=lambda bad: not in_integers(bad),
+))  # fmt: skip
+add(Remedy(
+    "div.integer", ("div", "floor_divide"), "guard",
+    "divide by 1 where the denominator, an integer, is 0, or refuse such inputs before the model",
+    _ones_for_zeros, code="torch.where({1} == 0, 1, {1}) in place of the denominator", applies=in_integers,
 ))  # fmt: skip

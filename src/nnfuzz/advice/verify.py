@@ -198,11 +198,12 @@ def gap(x: Tensor, y: Tensor) -> float:
 
 
 def _outputs(run: Program_, fn: Program_, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Tensor]:
-    """Floating outputs of a run that leaves nothing behind; complex ones as pairs."""
+    """Floating outputs of a run that leaves nothing behind, complex ones as pairs; where there are none, the others in
+    float64."""
     program = Program.of(fn, (*args, *kwargs.values()))
     copies, named = tree_map(lambda x: x.detach().clone() if isinstance(x, Tensor) else x, (args, dict(kwargs)))
     with restored_random_state(), restored_buffers(program), torch.enable_grad():
         outputs = run(*copies, **named)
     tensors = [t.detach() for t in tree_leaves(outputs) if isinstance(t, Tensor)]
     tensors = [torch.view_as_real(t.resolve_conj()) if t.is_complex() else t for t in tensors]
-    return [t for t in tensors if t.is_floating_point()]
+    return [t for t in tensors if t.is_floating_point()] or [t.double() for t in tensors]

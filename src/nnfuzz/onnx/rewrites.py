@@ -187,6 +187,15 @@ def _between(ops: tuple[str, ...], ends: Callable[[Surgeon], tuple[float | None,
     return rule
 
 
+def _integer_denominator(s: Surgeon, node: onnx.NodeProto) -> str:
+    if node.op_type != "Div":
+        return ""
+    d = node.input[1]
+    zero = s.before(node, "Equal", [d, s.constant(0)])
+    node.input[1] = s.before(node, "Where", [zero, s.constant(1), d])
+    return f"{d} taken for 1 where it is 0"
+
+
 def _signed_denominator(s: Surgeon, node: onnx.NodeProto) -> str:
     place = {"Div": 1, "Reciprocal": 0}.get(node.op_type)
     if place is None:
@@ -385,6 +394,7 @@ RULES: dict[str, Rule] = {
     "sinh.clamp": _between(("Sinh", "Cosh"), lambda s: (-_limit(s.dtype), _limit(s.dtype))),
     "div.guard": _denominator,
     "div.signed": _signed_denominator,
+    "div.integer": _integer_denominator,
     "sqrt.floor": _at_least(("Sqrt",), 0, lambda s: s.eps),
     "sqrt.inside": _inside_root,
     "sqrt.variance": _variance,
