@@ -10,11 +10,16 @@ from collections.abc import Iterator, Sequence
 import onnx
 
 
+def visible(name: str) -> str:
+    """With escapes for what a terminal would take for its own, line breaks among it."""
+    return name if name.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in name)
+
+
 def label(name: str, op: str, outputs: Sequence[str]) -> str:
     """The node's name; ``Reshape -> y`` for one without. No two nodes of a graph make the same value, so it is theirs
     alone."""
     first = next((n for n in outputs if n), "")
-    return name or (f"{op} -> {first}" if first else op)
+    return visible(name or (f"{op} -> {first}" if first else op))
 
 
 def label_of(node: onnx.NodeProto) -> str:
