@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from nnfuzz import watcher
+
 EARLY = "interrupted before the run began, so nothing was written"
 
 
@@ -27,6 +29,7 @@ def stop_on_signal(asked: Callable[[], bool], ask: Callable[[], None]) -> Iterat
     """
 
     def told(signum: int, frame: FrameType | None) -> None:
+        watcher.taken()
         if asked():
             raise KeyboardInterrupt
         ask()
@@ -36,7 +39,8 @@ def stop_on_signal(asked: Callable[[], bool], ask: Callable[[], None]) -> Iterat
         return
     before = {s: signal.signal(s, told) for s in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield
+        with watcher.asking(asked):
+            yield
     finally:
         for s, handler in before.items():
             signal.signal(s, handler)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from nnfuzz.errors import UsageError
-from nnfuzz.report.words import option_time, plural, typed
+from nnfuzz.errors import NnfuzzError, UsageError
+from nnfuzz.report.words import near, option_time, plural, typed
 from nnfuzz.stats import Stats
 from nnfuzz.store import RunStore
+from nnfuzz.store_files import from_json, to_json, write_atomically
+from nnfuzz.store_place import MANIFEST
 
 AFTER = "after the last batch, before what follows it"
 """The end that stats.json has while the last batch is saved and the closer look at what was found is not."""
@@ -104,3 +108,30 @@ def check_tried(stats: Stats, seeds: int, unit: str = "input") -> None:
         f"({stats.model_seconds:.1f} s of it in the model), so that no other {unit} was tried: give a longer "
         "--max-time (max_seconds), fewer seeds, or a faster model"
     )
+
+
+def left_behind(path: Path | None, resumed: bool, end: bool, unit: str = "input") -> str:
+    """What a run in progress leaves behind when it ends at once, for a thread other than the run's own.
+
+    Args:
+        path: its directory, which need not be there yet; None in memory. resumed: whether it was there before.
+        end: it ends now. That is written into stats.json, and a new run without a batch is removed.
+    """
+    if path is None:
+        return "nothing is kept, since the run has no directory"
+    place = near(path)
+    if not (path / MANIFEST).is_file():
+        return "nothing is written yet"
+    with RunStore.open(path, writable=False) as store:
+        done = (store.state() or {}).get("counters", {})
+    if not done.get("batches") and not resumed:
+        if end:
+            shutil.rmtree(path, ignore_errors=True)
+        return "no batch is saved yet, so nothing is kept"
+    found = sum(1 for _ in (path / "findings").glob("[!._]*"))
+    if end:
+        with suppress(NnfuzzError):
+            numbers = from_json(path / "stats.json")
+            write_atomically(path / "stats.json", to_json({**numbers, "stopped": "interrupted"}))
+    kept = f"{place} holds {plural(done.get('inputs', 0), unit)} and {plural(found, 'finding')}"
+    return f"{kept}; go on with nnfuzz resume {typed(path)}, which begins with the batch in hand" if end else kept

@@ -31,7 +31,7 @@ from nnfuzz.inputs import build_space
 from nnfuzz.interrupt import EARLY, stop_on_signal
 from nnfuzz.jobs import Job, make_job, with_copy
 from nnfuzz.keeper import Keeper
-from nnfuzz.leftover import AFTER, Over, as_it_stands, check_tried, over
+from nnfuzz.leftover import AFTER, Over, as_it_stands, check_tried, left_behind, over
 from nnfuzz.mutators import MUTATORS, Bandit, Mutator
 from nnfuzz.report.apart import last_words
 from nnfuzz.report.base import Reporter, RunInfo, SilentReporter
@@ -47,6 +47,7 @@ from nnfuzz.store import NullStore, RunStore
 from nnfuzz.store_seeds import load_seed_groups, save_seed_groups
 from nnfuzz.targets import PairTarget
 from nnfuzz.targets.torch import LAYER_BYTES
+from nnfuzz.watcher import watching
 
 BATCH_BYTES = 16 << 20
 """Inputs of one batch."""
@@ -94,7 +95,12 @@ class Session:
         random_state = torch.get_rng_state()
         try:
             flushed = subnormals_flushed(self.settings.flush_denormal)
-            with _told_if_early(self.store), flushed, self.job.target_session():
+            with (
+                watching(self._left_at_once, self.reporter.close),
+                _told_if_early(self.store),
+                flushed,
+                self.job.target_session(),
+            ):
                 return self._run(resume)
         finally:
             torch.set_rng_state(random_state)
@@ -155,6 +161,9 @@ class Session:
             eps=settings.eps,
             constraint=job.constraint(),
         )
+
+    def _left_at_once(self, end: bool) -> str:
+        return left_behind(None if self.out is None else Path(self.out), self.store is not None, end)
 
     def _left(self, store: RunStore | NullStore) -> str:
         """What an interruption that did not wait for the batch in hand leaves behind, in one sentence."""

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from nnfuzz.report.base import Reporter, RunInfo
 from nnfuzz.report.unattended import unattended
 from nnfuzz.report.words import near, plural
+from nnfuzz.watcher import voice
 
 if TYPE_CHECKING:
     from nnfuzz.findings.finding import Finding
@@ -76,7 +77,8 @@ class ModelOutput:
             write_through=True,
         )
         try:
-            yield
+            with voice(kept.get(_ERR)):
+                yield
         finally:
             _flush()
             sys.stdout, sys.stderr = before

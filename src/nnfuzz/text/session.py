@@ -12,7 +12,7 @@ from nnfuzz.errors import NnfuzzError, StoreError, UsageError
 from nnfuzz.fingerprint import changes, fingerprint, said
 from nnfuzz.fuzzer import Fuzzer, Limits
 from nnfuzz.interrupt import stop_on_signal
-from nnfuzz.leftover import Over, as_it_stands, check_tried, over
+from nnfuzz.leftover import Over, as_it_stands, check_tried, left_behind, over
 from nnfuzz.report.base import Reporter, SilentReporter
 from nnfuzz.report.words import near, plural, typed
 from nnfuzz.run import Run
@@ -30,6 +30,7 @@ from nnfuzz.text.objectives.base import TextObjective
 from nnfuzz.text.prompts import Prompt
 from nnfuzz.text.settings import TextSettings
 from nnfuzz.text.setup import Setup, set_up
+from nnfuzz.watcher import watching
 
 
 class TextSession:
@@ -68,8 +69,10 @@ class TextSession:
     def run(self, *, resume: bool = False) -> Run:
         """Fuzzes until a limit; Ctrl-C ends it cleanly after the batch in hand."""
         random_state = torch.get_rng_state()
+        out = None if self.out is None else Path(self.out)
         try:
-            return self._run(resume)
+            with watching(lambda end: left_behind(out, self.store is not None, end, "prompt"), self.reporter.close):
+                return self._run(resume)
         finally:
             torch.set_rng_state(random_state)
             self.reporter.close()
