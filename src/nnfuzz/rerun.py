@@ -131,10 +131,8 @@ def shrink(finding_dir: str | Path, model: Any = None, model_b: Any = None, max_
     job = job_of(finding, finding_dir, model, model_b)
     if any(finding.inputs[n].shape != finding.seed[n].shape for n in finding.inputs):
         raise UsageError("the finding has other shapes than its seed, and such findings cannot be shrunk yet")
-    if all(torch.equal(t, finding.seed[n]) for n, t in finding.inputs.items()):
-        raise UsageError(
-            f"{finding.id} is seed {finding.seed_index} as it was given, at distance 0: there is nothing to shrink"
-        )
+    if finding.is_its_seed:
+        return finding
     with job.target_session():
         prepare(job, finding)
         settings = job.settings

@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from torch import Tensor
 
 import nnfuzz
-from nnfuzz.errors import UsageError
+from nnfuzz.cli import main
 from nnfuzz.findings.shrink import Shrinker
 from nnfuzz.space import InputSpace
 
@@ -41,8 +42,21 @@ def test_a_finding_that_is_its_seed(tmp_path: Path) -> None:
     finding = next(f for f in run.findings if f.distance["linf"] == 0)
     assert not any("stopped early" in note for note in finding.notes)
     place = finding.save(tmp_path / finding.id)
-    with pytest.raises(UsageError, match=r"F0001 is seed 1 as it was given, at distance 0: there is nothing to shrink"):
-        nnfuzz.shrink(place, model=root)
+    before = {p.name: p.read_bytes() for p in place.iterdir() if p.is_file()}
+    assert nnfuzz.shrink(place, model=root).distance["linf"] == 0
+    assert {p.name: p.read_bytes() for p in place.iterdir() if p.is_file()} == before
+
+
+def test_the_command_says_so_and_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("model.py").write_text("import torch\n\ndef root(x):\n    return torch.sqrt(0.9 - x)\n")
+    numpy.save("s.npy", torch.tensor([[0.1, 0.2], [0.3, 0.95]]).numpy())
+    main(["nan", "model.py:root", "--seeds", "s.npy", "-n", "1", "--out", "run"])
+    capsys.readouterr()
+    assert main(["shrink", "run/findings/F0001"]) == 0
+    assert capsys.readouterr().out == "F0001 is seed 1 as it was given: there is nothing to shrink\n"
 
 
 def test_shrunk_to_the_end_it_has_not_stopped_early(tmp_path: Path) -> None:

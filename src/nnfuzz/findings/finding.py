@@ -80,6 +80,13 @@ class Finding:
         return self.status == "confirmed"
 
     @property
+    def is_its_seed(self) -> bool:
+        """Whether it is a seed as it was given, to which nothing is nearer."""
+        return self.inputs.keys() == self.seed.keys() and all(
+            torch.equal(t, self.seed[n]) for n, t in self.inputs.items()
+        )
+
+    @property
     def in_batch_only(self) -> bool:
         """Fails beside others of its batch, and not alone."""
         return self.status == "batch-only"
