@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
+from torch.distributions import Distribution
 
 import nnfuzz
 from nnfuzz.report.base import SilentReporter
@@ -51,6 +52,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def _same_numbers() -> Iterator[None]:
     """Every test starts from the same random state, whichever ran before it."""
     torch.manual_seed(0)
+    Distribution.set_default_validate_args(True)  # torch.export turns it off for the whole process
     yield
     torch.set_flush_denormal(False)
 
