@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import nnfuzz
-from nnfuzz.errors import UsageError
+from nnfuzz.errors import Unsupported, UsageError
 from nnfuzz.text.codec import unpack
 from nnfuzz.text.models import Prompts, Writing, language_model
 
@@ -76,6 +76,21 @@ def test_each_of_several_ends_ends_a_text(tokenizer: Any) -> None:
     (mine,) = unpack(ours.run(Prompts([prompt], ours.codec), Writing(10)).outputs["tokens"])
     theirs = model.generate(given, **how)[0, 3:].tolist()
     assert mine == theirs[:-1] == free[: free.index(free[4])]
+
+
+def test_a_model_without_a_cache_is_unsupported(tokenizer: Any) -> None:
+    config = transformers.RwkvConfig(
+        vocab_size=len(tokenizer), hidden_size=16, attention_hidden_size=16, num_hidden_layers=2, context_length=64
+    )
+    model = transformers.RwkvForCausalLM(config).eval()
+    with pytest.raises(Unsupported, match=r"RwkvForCausalLM gives no key/value cache .* logits\(ids\)"):
+        nnfuzz.fuzz_text((model, tokenizer), ["the fox"], objective="repeat:3", max_inputs=10, max_new=16)
+
+
+def test_no_limit_of_positions_is_none(tokenizer: Any) -> None:
+    model = llama(tokenizer)
+    model.config.max_position_embeddings = -1
+    assert language_model((model, tokenizer)).longest is None
 
 
 def test_a_search_in_tokens_and_in_text(tokenizer: Any) -> None:

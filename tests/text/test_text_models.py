@@ -23,7 +23,7 @@ TEXTS = st.lists(st.text(ALPHABET, min_size=1, max_size=9), min_size=1, max_size
 def alone(model: Small, prompt: str, count: int) -> str:
     """The plainest loop: one prompt, one id at a time, the whole text run again for each."""
     ids = [ALPHABET.index(c) for c in prompt]
-    ids = [model.start, *ids] if model.start is not None else ids
+    ids = [model.start, *ids] if getattr(model, "start", None) is not None else ids
     made = ""
     for _ in range(count):
         with torch.no_grad():
@@ -52,6 +52,43 @@ def test_start_and_end() -> None:
     model = Small(start=27, end=ALPHABET.index(third))
     assert written(model, ["", "ab", "hello"], max_new=12) == [alone(model, t, 12) for t in ("", "ab", "hello")]
     assert len(written(model, ["ab"], max_new=12)[0]) < 3
+
+
+class Remembers(torch.nn.Module):
+    """Its state is all that it has read: keys and values that grow, with the batch on the second axis."""
+
+    alphabet = ALPHABET
+
+    def __init__(self, end: int | None = None) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(3)
+        self.table = torch.nn.Parameter(torch.randn(3, len(ALPHABET), 8, generator=generator))
+        self.head = torch.nn.Parameter(torch.randn(8, len(ALPHABET), generator=generator))
+        self.end = end
+
+    def logits(self, ids: torch.Tensor, state: Any = None) -> tuple[torch.Tensor, Any]:
+        query, key, value = (t[ids] for t in self.table)
+        before = 0 if state is None else state["k"].shape[0]
+        if state is not None:
+            key = torch.cat([state["k"].movedim(0, 1), key], 1)
+            value = torch.cat([state["v"].movedim(0, 1), value], 1)
+        seen = torch.arange(key.shape[1]) <= before + torch.arange(ids.shape[1])[:, None]
+        weight = (query @ key.mT).masked_fill(~seen, -torch.inf).softmax(-1)
+        return (weight @ value) @ self.head, {"k": key.movedim(1, 0), "v": value.movedim(1, 0)}
+
+
+@given(TEXTS)
+def test_a_state_that_grows(texts: list[str]) -> None:
+    model = Remembers(end=4)
+    texts = [t.replace("e", "f") for t in texts]
+    assert written(model, texts, max_new=7) == [alone(model, t, 7) for t in texts]  # type: ignore[arg-type]
+
+
+def test_a_search_with_a_state_that_grows() -> None:
+    run = nnfuzz.fuzz_text(Remembers(), ["hello", "a cat.", "z"], objective="loop:3", max_inputs=200, max_new=16)
+    assert run.stats.inputs >= 200
+    assert any("state grows" in note for note in run.notes)
+    assert all(f.symptom == "loop" for f in run.findings)
 
 
 def test_a_model_in_training_is_left_in_training() -> None:

@@ -181,3 +181,9 @@ def test_shrinking_ends_within_its_budget_and_still_fails(seed: int) -> None:
     assert shrinker.tried <= 300
     assert not shrinker.complete or len(small) == len(wanted)
     assert PAD not in small
+
+
+def test_ids_behind_the_end_of_a_prompt_are_not_lost() -> None:
+    with pytest.raises(UsageError, match=r"the seeds\[1\] holds ids behind a -1, which stands for the end"):
+        as_prompts(np.array([[5, 7, -1], [5, -1, 7]]))
+    assert as_prompts(np.array([[5, 7, -1], [5, -1, -1]])) == [[5, 7], [5]]

@@ -158,4 +158,10 @@ def _rows(array: torch.Tensor, where: str) -> list[list[int]]:
         raise UsageError(
             f"{_subject(where, 'be')} {array.dtype}{shape}, but an array of prompts holds whole numbers, (n, length)"
         )
-    return [row[: row.index(PAD)] if PAD in row else row for row in array.tolist()]
+    cut = [row[: row.index(PAD)] if PAD in row else row for row in array.tolist()]
+    for n, (row, ids) in enumerate(zip(array.tolist(), cut, strict=True)):
+        if any(i != PAD for i in row[len(ids) :]):
+            raise UsageError(
+                f"{where}[{n}] holds ids behind a {PAD}, which stands for the end of a prompt: pad at the end only"
+            )
+    return cut

@@ -137,7 +137,8 @@ def by_transformer(model: Any, tokenizer: Any) -> Written:
     first = tokenizer.encode("")[:1] if tokenizer is not None else [getattr(model.config, "bos_token_id", None)]
     ids = [i for i in first if isinstance(i, int)] + ids
     if not ids:
-        ids = [config.pad_token_id if config.pad_token_id is not None else [*ends, 0][0]]
+        pad = getattr(config, "pad_token_id", None)
+        ids = [pad if pad is not None else [*ends, 0][0]]
     takes = set(inspect.signature(model.forward).parameters)
     if classifies:
         given = torch.tensor([ids], device=device_of(model))

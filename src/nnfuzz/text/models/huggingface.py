@@ -54,8 +54,10 @@ class HuggingFace(LanguageModel):
         self.ends = ends_of(getattr(getattr(model, "generation_config", None), "eos_token_id", None))
         self.start = self._start()
         self.shortest = 0 if self.start is not None else 1
-        self.longest = getattr(config, "max_position_embeddings", None)
-        self._fill = int(config.pad_token_id if config.pad_token_id is not None else [*self.ends, 0][0])
+        longest = getattr(config, "max_position_embeddings", None)
+        self.longest = longest if isinstance(longest, int) and longest > 0 else None  # XLNet's is -1: no limit
+        pad = getattr(config, "pad_token_id", None)  # not of every configuration
+        self._fill = int(pad if pad is not None else [*self.ends, 0][0])
         self._takes = set(inspect.signature(model.forward).parameters)
         self._cache = "cache" if "cache" in self._takes else "past_key_values"  # renamed in transformers 5.24
         self._embedding = embedding_of(model, 0)
@@ -89,6 +91,11 @@ class HuggingFace(LanguageModel):
             chosen = chooser.step(seen.logits[:, -1])
             if chooser.over:
                 break
+            if seen.get(self._cache) is None:
+                raise Unsupported(
+                    f"{type(self.model).__name__} gives no key/value cache to go on with: wrap it in a module with "
+                    "logits(ids), which runs the whole text again for every id"
+                )
             mask = torch.cat([mask, mask.new_ones(len(ids), 1)], 1)
             place = place[:, -1:] + 1
             cache = seen[self._cache] if chooser.length > 1 else with_room(seen[self._cache], writing.max_new)

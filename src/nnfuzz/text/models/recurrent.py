@@ -26,7 +26,8 @@ class LogitsModule(LanguageModel):
     """A module (or any object) with ``logits``.
 
     ``logits(ids, state=None) -> (logits, state)`` with ids int64 ``(batch, length)``, logits ``(batch, length,
-    vocabulary)`` and a state of tensors in tuples, lists or dicts, each with the batch on one axis; or ``logits(ids) ->
+    vocabulary)`` and a state of tensors in tuples, lists or dicts, each with the batch on one axis, of one shape or
+    growing with the text (a key/value cache); or ``logits(ids) ->
     logits``, causal, which is run again from the start for every id. It says what its ids are by ``alphabet`` (a text
     of different characters) or ``vocabulary`` (a number), and may name the ids ``start`` (put before every prompt) and
     ``end`` (one, or several of which each ends a text).
@@ -50,8 +51,12 @@ class LogitsModule(LanguageModel):
         self._logits: Callable[..., Any] = module.logits
         self.stateful = len(inspect.signature(module.logits).parameters) > 1
         self._axes: list[int] = []
+        self._grows = False
         if self.stateful:
             self._axes = self._looked_at()
+            if self._grows:
+                self.shows_states = False
+                self.notes.append("the state grows with the text, so prompts of one length are run together")
         else:
             self.shows_states = False
             self.notes.append("logits takes no state, so every step runs the whole text again")
@@ -68,6 +73,15 @@ class LogitsModule(LanguageModel):
     @torch.inference_mode()
     def run(self, prompts: Prompts, writing: Writing, *, states: bool = True) -> Trace:
         ids = [[self.start, *p] if self.start is not None else p for p in prompts.ids]
+        if not self._grows:
+            return self._run(ids, writing, states)
+        lengths = [len(p) for p in ids]  # states of several lengths cannot lie in one batch
+        groups = [[r for r, n in enumerate(lengths) if n == length] for length in sorted(set(lengths))]
+        traces = [self._run([ids[r] for r in rows], writing, False) for rows in groups]
+        back = torch.tensor([r for rows in groups for r in rows], device=self.device).argsort()
+        return Trace({n: torch.cat([t.outputs[n] for t in traces])[back] for n in traces[0].outputs})
+
+    def _run(self, ids: list[list[int]], writing: Writing, states: bool) -> Trace:
         chooser = Chooser(len(ids), writing, self.watch, self.ends, self.device, measures=self.measures, late=self.late)
         pooled = Pooled(self._axes[0]) if states and self.stateful else None
         (self._with_state if self.stateful else self._without_state)(ids, chooser, pooled)
@@ -149,11 +163,13 @@ class LogitsModule(LanguageModel):
             raise ModelFailure(f"{self.name} fails on every prompt ({told(error)})") from error
 
     def _batch_axes(self) -> list[int]:
-        """The axis of the batch in each tensor of the state: the one that differs between two and three rows."""
+        """The axis of the batch in each tensor of the state: the one that differs between two and three rows. What
+        differs between one id and two grows with the text."""
         shapes = []
-        for rows in (2, 3):
-            _, state = self._call(torch.zeros(rows, 1, dtype=torch.long, device=self.device), None)
+        for rows, length in ((2, 1), (3, 1), (2, 2)):
+            _, state = self._call(torch.zeros(rows, length, dtype=torch.long, device=self.device), None)
             shapes.append([tuple(t.shape) for t in leaves(state)])
+        self._grows = shapes[0] != shapes.pop()
         axes = []
         for two, three in zip(*shapes, strict=True):
             differing = [i for i, (a, b) in enumerate(zip(two, three, strict=True)) if (a, b) == (2, 3)]
