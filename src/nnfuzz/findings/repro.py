@@ -21,6 +21,7 @@ from nnfuzz.findings.parts import copies, frame, loading, nonfinite, other, pair
 from nnfuzz.findings.parts.needed import needed
 from nnfuzz.findings.repro_batch import (
     BY_NNFUZZ,
+    INSIDE,
     NONFINITE,
     PAIR,
     asked_in_batch,
@@ -65,7 +66,7 @@ _ALWAYS: tuple[Callable[..., Any], ...] = (
 )  # fmt: skip
 _NEEDS: dict[Callable[..., Any], tuple[Callable[..., Any], ...]] = {
     nonfinite.fails_forward: NONFINITE,
-    nonfinite.fails_inside: (*NONFINITE, nonfinite.Inside),
+    nonfinite.fails_inside: INSIDE,
     nonfinite.fails_backward: (),
     other.fails_raising: (),
     other.fails_property: (other.as_given, other.said),

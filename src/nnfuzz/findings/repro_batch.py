@@ -11,7 +11,8 @@ from nnfuzz.findings.parts import boxes, nonfinite, other, pairs
 from nnfuzz.findings.parts import in_batch as parts
 
 Parts = tuple[Callable[..., Any], ...]
-NONFINITE: Parts = (nonfinite.shows_symptom, nonfinite.symptomatic)
+NONFINITE: Parts = (nonfinite.unlike_seed, nonfinite.shows_symptom, nonfinite.symptomatic)
+INSIDE: Parts = (nonfinite.unlike_ordinary, nonfinite.shows_symptom, nonfinite.symptomatic, nonfinite.Inside)
 PAIR: Parts = (
     pairs.paired, pairs.disagree, boxes.ctc_text, boxes.lone_boxes, boxes.detections, boxes.shared_area,
     pairs.main_output,
@@ -22,7 +23,7 @@ _BY_ROWS: Parts = (parts.rows_of, parts.said_of_row)
 _OF_PAIR = (parts.pair_in_batch, (*_TOGETHER, *_BY_ROWS, *PAIR))
 _IN_BATCH: dict[Callable[..., Any], tuple[Callable[..., Any], Parts]] = {
     nonfinite.fails_forward: (parts.forward_in_batch, (*_TOGETHER, *NONFINITE)),
-    nonfinite.fails_inside: (parts.inside_in_batch, (*_TOGETHER, *NONFINITE, nonfinite.Inside)),
+    nonfinite.fails_inside: (parts.inside_in_batch, (*_TOGETHER, *INSIDE)),
     nonfinite.fails_backward: (parts.backward_in_batch, (parts.joined,)),
     other.fails_property: (parts.property_in_batch, (*_TOGETHER, *_BY_ROWS, other.as_given)),
     pairs.fails_pair: _OF_PAIR,

@@ -77,7 +77,8 @@ def onnx_script(finding: Finding, run: RunContext) -> str:
     check = _check(finding, pair)
     asked = _IN_BATCH.get(check, "") if finding.batch is not None else ""
     needs: dict[str, tuple[Callable[..., Any], ...]] = {
-        "fails_forward": (parts.shows, parts.symptomatic),
+        "fails_forward": (parts.unlike_seed, parts.shows, parts.symptomatic),
+        "fails_inside": (parts.with_value, parts.bad_inside),
         "fails_rows": (parts.beyond,),
         "fails_pair": (parts.disagree, parts.main_output),
     }

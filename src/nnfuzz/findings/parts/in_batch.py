@@ -10,7 +10,7 @@ import torch
 from nnfuzz.findings.parts.facts import COMPARE, LACKS, OBJECTIVE, ROW, SYMPTOM, UNIT, WAYS, call
 from nnfuzz.findings.parts.frame import show
 from nnfuzz.findings.parts.loading import load_object, read, seed_everything
-from nnfuzz.findings.parts.nonfinite import Inside, shows_symptom
+from nnfuzz.findings.parts.nonfinite import Inside, unlike_ordinary, unlike_seed
 from nnfuzz.findings.parts.other import as_given
 from nnfuzz.findings.parts.pairs import disagree, paired
 from nnfuzz.findings.parts.running import named, run, runs
@@ -63,12 +63,7 @@ def joined(batch: dict[str, torch.Tensor], way: dict[str, Any]) -> dict[str, tor
 
 
 def forward_in_batch(model: Callable[..., Any]) -> bool:
-    outputs = in_batch(model)[ROW]
-    inputs, seed = read("input.safetensors"), read("seed.safetensors")
-    on_seed = inputs.keys() == seed.keys() and all(torch.equal(inputs[n], seed[n]) for n in seed)
-    ordinary = {} if on_seed else run(model, seed)  # a seed that fails itself shows nothing of what is by design
-    show(outputs)
-    return any(shows_symptom(t, ordinary.get(n)) for n, t in outputs.items())
+    return unlike_seed(model, in_batch(model)[ROW])
 
 
 def inside_in_batch(model: Callable[..., Any]) -> bool:
@@ -78,9 +73,7 @@ def inside_in_batch(model: Callable[..., Any]) -> bool:
     with Inside(len(next(iter(read("batch.safetensors").values()))), ROW) as inside:
         outputs = in_batch(model)
     show(outputs[ROW])
-    bad = [f"{op}{list(shape)}" for op, shape in inside.seen if (op, shape) not in ordinary.seen]
-    print(f"{SYMPTOM} in the result of: {', '.join(bad) or 'nothing'}")
-    return bool(bad)
+    return unlike_ordinary(inside, ordinary)
 
 
 def backward_in_batch(model: Callable[..., Any]) -> bool:

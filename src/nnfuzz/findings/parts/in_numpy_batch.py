@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from nnfuzz.findings.parts.facts import MODELS, OUTPUTS, ROW, VALUE, WAYS
-from nnfuzz.findings.parts.frame import CannotRun, opened, show
-from nnfuzz.findings.parts.in_numpy import disagree, read, run, shows, told
+from nnfuzz.findings.parts.facts import OUTPUTS, ROW, VALUE, WAYS
+from nnfuzz.findings.parts.frame import show
+from nnfuzz.findings.parts.in_numpy import bad_inside, disagree, read, run, unlike_seed, with_value
 
 
 def in_batch(session: Any, which: int = 0) -> dict[str, np.ndarray]:
@@ -31,28 +31,12 @@ def joined(batch: dict[str, np.ndarray], way: dict[str, Any]) -> dict[str, np.nd
 
 
 def forward_in_batch(session: Any) -> bool:
-    """The symptom is in an output, and not (an infinity by design, such as a mask) also for the seed."""
-    inputs, seed = read("input.safetensors"), read("seed.safetensors")
-    outputs = in_batch(session)
-    on_seed = inputs.keys() == seed.keys() and all(np.array_equal(inputs[n], seed[n]) for n in seed)
-    ordinary = {} if on_seed else run(session, seed)  # a seed that fails itself shows nothing of what is by design
-    show(outputs)
-    return any(shows(array, ordinary.get(name)) for name, array in outputs.items())
+    return unlike_seed(session, in_batch(session))
 
 
 def inside_in_batch(path: str) -> bool:
-    """The outputs are well, but a value inside the graph is not: it is made an output, which needs the package onnx."""
-    try:
-        import onnx
-    except ImportError:
-        raise CannotRun("a value inside the graph is read with the package onnx: pip install onnx") from None
-    model = onnx.load(path)
-    model.graph.output.append(onnx.ValueInfoProto(name=VALUE))
-    session = opened(model.SerializeToString(), MODELS[0])
-    inside, ordinary = in_batch(session)[VALUE], run(session, read("seed.safetensors"))[VALUE]
-    print(f"{VALUE}: {told(inside)}")
-    print(f"  for the seed: {told(ordinary)}")
-    return bool((~np.isfinite(inside)).any()) and bool(np.isfinite(ordinary).all())
+    session = with_value(path)
+    return bad_inside(session, in_batch(session)[VALUE])
 
 
 def pair_in_batch(first: Any, second: Any) -> bool:
