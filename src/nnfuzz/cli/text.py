@@ -79,7 +79,7 @@ class PromptOptions:
             panel=LEGAL,
             callback=checked("--max-prompt", count),
             help="Longest prompt, in characters or tokens.",
-            default="twice the longest seed, at least 64",
+            default="64, 256, 1024, …: the first that is twice the longest seed",
         ),
     ] = None
     allow_special: Annotated[bool, option("--allow-special", panel=LEGAL, help="Let special tokens into prompts.")] = (

@@ -62,7 +62,7 @@ def fuzz_text(
         kind: "text" (prompts are texts) or "tokens" (ids of the model's vocabulary); None for what suits the model.
         max_new: characters or tokens that the model writes at most.
         temperature, sample_seed: 0 writes greedily; above, draws, the same for a prompt whatever its batch.
-        max_prompt: longest prompt, in ids; twice the longest seed by default.
+        max_prompt: longest prompt, in ids; by default the first of 64, 256, 1024, … that is twice the longest seed.
         alphabet: of texts: "unicode" (the seeds' characters and unusual ones) or "seeds" alone.
         allow_special: let special ids (end of text, padding) into prompts.
         dictionary: words that a mutator puts in.
