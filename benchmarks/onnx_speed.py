@@ -2,10 +2,10 @@
 
     python benchmarks/onnx_speed.py [MODEL.onnx] [--dim x.2=48 --dim x.3=192] [--repeats 3] [--processor-time]
 
-Without MODEL: the direction classifier that comes with the package ``rapidocr-onnxruntime``. After every batch of the
-run the bare session works for as long as the batch took (at most a second), so the share does not depend on what else
-the machine does. The run's start and its first batch, which come once, are told apart. Twice: with gradients, and with
-``--no-gradients``.
+Without MODEL: the direction classifier that comes with the package ``rapidocr-onnxruntime``. Whenever the run has
+worked for two seconds the bare session works for as long, so the share does not depend on what else the machine does.
+The run's start and its first batch, which come once, are told apart; the share of each quarter of the run is shown
+too, since batches are small at first. Twice: with gradients, and with ``--no-gradients``.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ from nnfuzz.stats import Stats
 
 Clock = Callable[[], float]
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
+TURN = 2.0
+"""Seconds of the run before the bare session works: shorter turns cool the caches that a run has to itself."""
 
 
 def classifier() -> Path:
@@ -80,8 +82,8 @@ class Bare:
 
 
 class Alternating(SilentReporter):
-    """Watches a run and lets the bare session work for as long after each batch: whatever else the machine does meets
-    both alike. The run's start (reading the graph, seeds, the first look) ends with its first batch.
+    """Watches a run and lets the bare session work in turn with it: whatever else the machine does meets both alike.
+    The run's start (reading the graph, seeds, the first look) ends with its first batch.
 
     Attributes:
         took, beside: seconds of the run and of the session since then; the start itself took ``first_took``.
@@ -92,22 +94,40 @@ class Alternating(SilentReporter):
         self.begun = self.went = clock()
         self.first_took = self.took = self.beside = 0.0
         self.inputs = self.first = self.rows = 0
+        self.turns: list[tuple[int, float, int, float]] = []
 
     def update(self, stats: Stats, findings: Sequence[Finding]) -> None:
         now = self.clock()
         if not self.first:
             self.first_took, self.first = now - self.begun, stats.inputs
+        elif now - self.went < TURN:
+            return
         else:
-            self.took += now - self.went
-            self.inputs = stats.inputs - self.first
-            self.rows += self.speed.work(min(1.0, now - self.went))
-            self.beside += self.clock() - now
+            self._swap(stats, now)
         self.went = self.clock()
+
+    def end(self, stats: Stats, findings: Sequence[Finding], out: object) -> None:
+        self._swap(stats, self.clock())
+
+    def _swap(self, stats: Stats, now: float) -> None:
+        took, inputs = now - self.went, stats.inputs - self.first - self.inputs
+        rows = self.speed.work(took)
+        beside = self.clock() - now
+        self.turns.append((inputs, took, rows, beside))
+        self.inputs, self.took = self.inputs + inputs, self.took + took
+        self.rows, self.beside = self.rows + rows, self.beside + beside
 
     @property
     def share(self) -> float:
         """Inputs/s of the run over rows/s of the bare session."""
         return (self.inputs / self.took) / (self.rows / self.beside)
+
+    @property
+    def quarters(self) -> list[float]:
+        """The share in each quarter of the run's turns."""
+        parts = [self.turns[len(self.turns) * i // 4 : len(self.turns) * (i + 1) // 4] for i in range(4)]
+        sums = [[sum(column) for column in zip(*part, strict=True)] for part in parts if part]
+        return [(inputs / took) / (rows / beside) for inputs, took, rows, beside in sums]
 
     @property
     def whole(self) -> float:
@@ -151,6 +171,7 @@ def main(words: Sequence[str] | None = None) -> None:
         which = "gradients on " if gradients else "gradients off"
         print(
             f"  {which}: share {statistics.median(shares):.2f} ({min(shares):.2f} to {max(shares):.2f}), "
+            f"by quarters {', '.join(f'{q:.2f}' for q in last.quarters)}, "
             f"with the start {statistics.median(r.whole for r in runs):.2f}; the last: {last.first} inputs in "
             f"{last.first_took:.1f} s, then {last.inputs:,} at {last.inputs / last.took:.1f}/s beside "
             f"{last.rows / last.beside:.1f} bare rows/s",

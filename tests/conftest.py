@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -55,6 +56,17 @@ def _same_numbers() -> Iterator[None]:
     Distribution.set_default_validate_args(True)  # torch.export turns it off for the whole process
     yield
     torch.set_flush_denormal(False)
+
+
+@pytest.fixture(autouse=True)
+def _own_modules(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What a test wrote and imported is gone after it: the next one may call a file of its own the same."""
+    before = set(sys.modules)
+    yield
+    for name in sys.modules.keys() - before:
+        written = getattr(sys.modules[name], "__file__", None) or ""
+        if written.startswith(str(tmp_path_factory.getbasetemp())):
+            del sys.modules[name]
 
 
 class Watcher(SilentReporter):

@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from nnfuzz.memory import room
 from nnfuzz.record import Record
 from nnfuzz.space import Anchors, Batch, InputSpace, Signature, signature, size
 
@@ -34,7 +35,7 @@ class _Growing:
     def append(self, new: Tensor) -> None:
         need = self.length + len(new)
         if need > len(self._room):
-            larger = self._room.new_empty(max(need, 2 * len(self._room)), *self._room.shape[1:])
+            larger = room((max(need, 2 * len(self._room)), *self._room.shape[1:]), self._room)
             larger[: self.length] = self.view
             self._room = larger
         self._room[self.length : need] = new
@@ -75,7 +76,8 @@ class Bucket:
         self.vectors = _Growing(vectors)
         self.anchor_inputs = {n: _Growing(t) for n, t in first.items()}
         self._ids, self._anchor_rows, self._seeds = _GrowingInts(), _GrowingInts(), _GrowingInts()
-        self.row_bytes = sum(t[0].numel() * t.element_size() for t in first.values()) + vectors[0].numel() * 4
+        self.input_bytes = sum(t[0].numel() * t.element_size() for t in first.values())
+        self.row_bytes = self.input_bytes + vectors[0].numel() * 4
         self._anchors: Anchors | None = None
         self._anchor_of: dict[int, int] = {}
 

@@ -13,6 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from nnfuzz.memory import room
+
 POOL_NUMBERS = 1 << 21
 """2 Mi numbers (8 MiB): larger than a core's cache, so that two slices rarely overlap within a batch."""
 
@@ -80,14 +82,17 @@ class NoisePool:
 
     def _draw(self, law: str) -> Tensor:
         generator = torch.Generator().manual_seed(self.seed)
-        if law == "uniform":
-            return torch.rand(self.numbers, generator=generator).to(self.device)
-        if law == "normal":
-            return torch.randn(self.numbers, generator=generator).to(self.device)
-        kind, _, rung = law.partition(" ")
+        if law in ("uniform", "normal"):
+            fill = torch.rand if law == "uniform" else torch.randn
+            table = room((self.numbers,), torch.empty(0))
+            return fill(self.numbers, generator=generator, out=table).to(self.device)
         normal = self._numbers("normal", torch.float32)
-        chosen = torch.rand(self.numbers, generator=generator).to(self.device) < 2.0 ** -int(rung)
-        return torch.where(chosen, normal.sign() if kind == "signs" else normal, 0)
+        if law in ("sparse 0", "signs 0"):
+            return normal if law == "sparse 0" else normal.sign()
+        kind, _, rung = law.partition(" ")
+        all_of_them = normal if kind == "sparse" else self._numbers("signs 0", torch.float32)
+        chosen = self._numbers("uniform", torch.float32) < 2.0 ** -int(rung)
+        return torch.mul(all_of_them, chosen, out=room((self.numbers,), normal))
 
 
 def _rung(density: float) -> int:

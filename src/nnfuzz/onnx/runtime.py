@@ -96,16 +96,32 @@ class OnnxModel(ForeignModel):
         Raises:
             OnnxRuntimeError: ONNX Runtime refuses these inputs.
         """
-        session = self.session(extra)
         feeds = {name: _fed(t) for name, t in inputs.items()}
-        names = [s.name for s in self.outputs] + list(extra)
-        try:
-            got = self._results(session, names, feeds)
-        except Exception as error:
-            raise OnnxRuntimeError(self._said(error, names, feeds, extra)) from error
+        names, got = self._told(feeds, extra)
         found: Named = {}
         for name, value in zip(names, got, strict=True):
             _collect(name, value, found)
+        return found
+
+    def run_rows(self, inputs: Mapping[str, Tensor], at_once: int, extra: Sequence[str] = ()) -> Named | None:
+        """``run`` on so many rows of every input at a time, the results one behind the other. As little as possible
+        happens between two calls: what Python reads there has left the caches while the model ran.
+
+        Returns None where this does not fit: results that are no arrays with a row for each of the inputs', or of
+        shapes that differ from call to call.
+        """
+        feeds = {name: _fed(t) for name, t in inputs.items()}
+        if not all(isinstance(array, np.ndarray) for array in feeds.values()):
+            return None
+        count = len(next(iter(feeds.values())))
+        starts = range(0, count, at_once)
+        each = [self._told({n: a[i : i + at_once] for n, a in feeds.items()}, extra) for i in starts]
+        found: Named = {}
+        for place, name in enumerate(each[0][0]):
+            parts = [got[place] for _, got in each]
+            if not _row_by_row(parts, count, at_once):
+                return None
+            found[name] = torch.from_numpy(np.concatenate(parts))
         return found
 
     def read_seeds(self, seeds: Any) -> Seeds:
@@ -220,6 +236,16 @@ class OnnxModel(ForeignModel):
 
     # ------------------------------------------------------------------ sessions
 
+    def _told(self, feeds: Mapping[str, Any], extra: Sequence[str]) -> tuple[list[str], list[Any]]:
+        """The names of all that is asked for, and what ONNX Runtime gives for them."""
+        names = [s.name for s in self.outputs] + list(extra)
+        try:
+            return names, self._results(self.session(extra), names, feeds)
+        except UsageError:  # the graph itself is refused
+            raise
+        except Exception as error:
+            raise OnnxRuntimeError(self._said(error, names, feeds, extra)) from error
+
     def _results(self, session: Any, names: Sequence[str], feeds: Mapping[str, Any]) -> list[Any]:
         if any(s.dtype in _NO_NUMPY for s in self.outputs):
             held = {n: _as_ort(v) for n, v in feeds.items()}
@@ -304,6 +330,19 @@ def _fed(t: Tensor | None) -> Any:
         bits = t.view(torch.int16 if t.dtype.itemsize == 2 else torch.uint8).numpy()
         return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, onnx_code(t.dtype))
     return t.numpy()
+
+
+def _row_by_row(parts: Sequence[Any], count: int, at_once: int) -> bool:
+    """Arrays of numbers, of one form, that have so many rows, the last one what is left."""
+    first = parts[0]
+    return all(
+        isinstance(part, np.ndarray)
+        and part.dtype.kind in "biufc"
+        and part.ndim > 0
+        and (part.shape[1:], part.dtype) == (first.shape[1:], first.dtype)
+        and len(part) == min(at_once, count - i * at_once)
+        for i, part in enumerate(parts)
+    )
 
 
 def _as_ort(value: Any) -> Any:

@@ -27,9 +27,10 @@ from nnfuzz.onnx.taps import TRIED, Tap, all_values, hidden_values, values_by_pa
 from nnfuzz.seeds import Seeds
 from nnfuzz.space import Batch, rows, size
 from nnfuzz.targets.base import Trace, Want
-from nnfuzz.targets.drive import Named, agree
+from nnfuzz.targets.drive import DRIVES, Named, agree
 from nnfuzz.targets.inside import InsideWatch
 from nnfuzz.targets.outputs import named_outputs
+from nnfuzz.targets.ragged import joined
 from nnfuzz.targets.torch import TorchTarget, Unreached
 from nnfuzz.targets.unit import Plan, probe_rows, several
 
@@ -85,6 +86,8 @@ class OnnxTarget(TorchTarget):
         self.notes += trouble
         self.chunk = 0
         """Rows that one call of ONNX Runtime takes; 0 for no limit."""
+        self._ragged = False
+        """Whether parts of a batch have given results that do not fit together."""
         self.axes: Axes | None = None
         """How whole candidates are joined, where they can be."""
         self._interact = False
@@ -133,15 +136,22 @@ class OnnxTarget(TorchTarget):
         extra = tuple(dict.fromkeys(t.value for t in taps))
         if not self.chunk or self.unit != "sample" or size(inputs) <= self.chunk:
             return self.onnx.run(inputs, extra)
-        parts = [
-            self.onnx.run(rows(inputs, slice(a, a + self.chunk)), extra) for a in range(0, size(inputs), self.chunk)
-        ]
-        return {n: torch.cat([p[n] for p in parts]) for n in parts[0]}
+        at_once = None if self._ragged else self.onnx.run_rows(inputs, self.chunk, extra)
+        if at_once is not None:
+            return at_once
+        self._ragged = True
+        starts = range(0, size(inputs), self.chunk)
+        parts = [rows(inputs, slice(a, a + self.chunk)) for a in starts]
+        return joined([self.onnx.run(part, extra) for part in parts], [size(part) for part in parts])[0]
 
     def _driven(self, call: Callable[[Batch], Named], batch: Batch) -> Named:
-        if self.axes is None or self.drive != "loop":
-            return super()._driven(call, batch)
-        return self.axes.run(call, batch, self.chunk or size(batch))
+        if self.axes is not None and self.drive == "loop":
+            return self.axes.run(call, batch, self.chunk or size(batch))
+        if self.drive == "rows" and not self._ragged:
+            outputs = DRIVES["rows"](call, batch)  # in parts all the same: see ``_run_ort``
+            if not self._ragged:
+                return outputs
+        return super()._driven(call, batch)
 
     def joined(self, batch: Batch) -> Batch | None:
         return self.axes.joined(batch) if self.axes is not None and self.drive == "loop" else super().joined(batch)
