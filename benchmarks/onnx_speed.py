@@ -3,7 +3,7 @@
     python benchmarks/onnx_speed.py [MODEL.onnx] [--dim x.2=48 --dim x.3=192] [--repeats 3] [--processor-time]
 
 Without MODEL: the direction classifier that comes with the package ``rapidocr-onnxruntime``. Whenever the run has
-worked for two seconds the bare session works for as long, so the share does not depend on what else the machine does.
+worked for five seconds the bare session works for as long, so the share does not depend on what else the machine does.
 The run's start and its first batch, which come once, are told apart; the share of each quarter of the run is shown
 too, since batches are small at first. Twice: with gradients, and with ``--no-gradients``.
 """
@@ -31,7 +31,7 @@ from nnfuzz.stats import Stats
 
 Clock = Callable[[], float]
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
-TURN = 2.0
+TURN = 5.0
 """Seconds of the run before the bare session works: shorter turns cool the caches that a run has to itself."""
 
 

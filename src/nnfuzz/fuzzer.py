@@ -25,6 +25,7 @@ from nnfuzz.examine import Examiner, Hit, hit_distances
 from nnfuzz.findings.confirm import exception_cause
 from nnfuzz.guard import MOST_CRASHES, Guarded, run_guarded, seed_all
 from nnfuzz.keeper import Keeper
+from nnfuzz.memory import collector_spared
 from nnfuzz.mutators import Bandit
 from nnfuzz.objectives import Objective, Verdict
 from nnfuzz.record import Record
@@ -97,9 +98,10 @@ class Fuzzer:
 
     def loop(self, limits: Limits, after_batch: Callable[[], None]) -> None:
         """Steps until a limit, ``stop_asked`` or the first finding; sets ``stats.stopped``."""
-        while not (reason := self._over(limits)):
-            self.step(limits)
-            after_batch()
+        with collector_spared():
+            while not (reason := self._over(limits)):
+                self.step(limits)
+                after_batch()
         self.stats.stopped = reason
 
     def step(self, limits: Limits) -> None:
@@ -153,6 +155,8 @@ class Fuzzer:
             return False
         if not self.parts.breeder.mutators:
             return True
+        if climber.over:
+            return False
         if climber.allowance is not None:
             brought = self.parts.bandit.share(climber.name)
             if not climber.allowance.permits(self.stats.inputs, brought):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 
 import numpy as np
@@ -93,3 +94,20 @@ def test_room(dtype: torch.dtype, rows: int) -> None:
     made.fill_(1)
     assert bool((made == 1).all())
     assert (math.prod(made.shape) * dtype.itemsize >= LARGE) == (rows == 40_000)
+
+
+def test_the_collector_is_as_it_was_after_a_run() -> None:
+    seen = []
+
+    def model(x: torch.Tensor) -> torch.Tensor:
+        seen.append(gc.get_freeze_count())
+        return x
+
+    gc.unfreeze()
+    nnfuzz.find_nans(model, torch.rand(3, 4), max_inputs=100)
+    assert seen[-1] > 0
+    assert gc.get_freeze_count() == 0
+    gc.freeze()
+    nnfuzz.find_nans(model, torch.rand(3, 4), max_inputs=100)
+    assert gc.get_freeze_count() > 0
+    gc.unfreeze()

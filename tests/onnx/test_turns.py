@@ -129,3 +129,25 @@ def wide(width: int) -> Any:
         [value("y", "N", width)],
         [constant("w", np.linspace(0.1, 1, width, dtype=np.float32))],
     )
+
+
+@pytest.mark.parametrize("constant", [True, False])
+def test_turns_end_soon_where_no_distance_depends_on_the_input(constant: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Divides(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("six", torch.tensor(6.0))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x / (self.six if constant else x.mean(1, keepdim=True) + self.six)
+
+    turns: list[int] = []
+    turn = Climber.turn
+
+    def counted(self: Climber, batch: int, rng: np.random.Generator) -> Any:
+        turns.append(batch)
+        return turn(self, batch, rng)
+
+    monkeypatch.setattr(Climber, "turn", counted)
+    nnfuzz.find_nans(Divides(), torch.rand(8, 5), ranges=(0, 1), max_inputs=3000)
+    assert turns == [1, 2] if constant else len(turns) > 4

@@ -33,6 +33,11 @@ OFTEN = 4
 """A turn comes with each so many batches at least, where turns have no allowance."""
 COST = 8
 """A traced candidate costs about as much as so many plain ones; the bandit weighs what it earns by that."""
+MOST_DEAD = 6
+"""So many turns in a row without a gradient end all turns."""
+CONSTANT = 3
+"""A turn counts as so many where no distance depends on the input at all, as in a network that divides by constants
+only: but for the control flow of a model that is how it stays."""
 
 
 @dataclass
@@ -59,6 +64,8 @@ class Climber:
     name = NAME
     """Of its turns, for the bandit and the statistics."""
     allowance: Allowance | None = None
+    _constant = False
+    """Whether nothing that the latest look showed depends on the input."""
 
     def __init__(
         self,
@@ -85,7 +92,12 @@ class Climber:
     @property
     def alive(self) -> bool:
         """False once no gradient ever reaches an input, or tracing fails: the turns go to mutation."""
-        return bool(self.specs) and self.dead < 6 and not self.trouble
+        return bool(self.specs) and self.dead < MOST_DEAD and not self.trouble
+
+    @property
+    def over(self) -> bool:
+        """True once no turn can bring anything, whoever asks for one: what is dead otherwise may come back."""
+        return bool(self.trouble) or (self._constant and not self.alive)
 
     def wants_turn(self, batch: int) -> bool:
         """The first batches, and then one in four while targets are open, or as many as there is an allowance for;
@@ -112,7 +124,8 @@ class Climber:
         except (Exception, SystemExit) as error:  # what cannot be traced is still mutated; the run says so
             self.trouble = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:200]
             return None
-        self.dead = 0 if made is not None else self.dead + 1
+        alone = self._constant and len(self.guides) == 1
+        self.dead = 0 if made is not None else self.dead + (CONSTANT if alone else 1)
         return made
 
     # ------------------------------------------------------------------ starting points
@@ -186,6 +199,8 @@ class Climber:
         with torch.inference_mode(False), torch.enable_grad():
             leaves = {n: t.detach().clone().requires_grad_(n in movable) for n, t in x.items()}
             found: Distances = guide.look(leaves, table.skip)
+            distances = [d for seen in found for d in seen.values()]
+            self._constant = bool(distances) and not any(d.requires_grad for d in distances)
             live: list[Tensor] = []
             values = torch.full((len(keys),), math.inf, dtype=torch.float64)
             for slot, seen in enumerate(found):
@@ -274,7 +289,7 @@ class Climber:
         seen = [getattr(g, "seen", {}) for g in self.guides]
         spent = self.allowance.spent if self.allowance is not None else 0.0
         return {"tables": [t.to_json() for t in self.tables], "seen": seen, "dead": self.dead, "trouble": self.trouble,
-                "spent": spent}  # fmt: skip
+                "constant": self._constant, "spent": spent}  # fmt: skip
 
     def load(self, data: dict[str, Any]) -> None:
         for table, saved in zip(self.tables, data.get("tables", []), strict=False):
@@ -283,6 +298,7 @@ class Climber:
             if isinstance(guide, SiteGuide):
                 guide.seen.update(seen)
         self.dead, self.trouble = data.get("dead", 0), data.get("trouble", "")
+        self._constant = data.get("constant", False)
         if self.allowance is not None:
             self.allowance.spent = data.get("spent", 0.0)
 
