@@ -199,6 +199,17 @@ def test_a_pool_is_the_same_after_rest(tmp_path: Path) -> None:
     assert other.unchanged == {4, 7}
 
 
+def test_every_seed_that_disagrees_as_it_is_counts_not_one_of_each_finding(tmp_path: Path) -> None:
+    seeds = torch.tensor([[2.0, 0.0], [3.0, 0.5], [4.0, 1.0], [0.0, 2.0], [5.0, 0.1]])
+    run = nnfuzz.diff(lambda x: x, lambda x: x.flip(1), seeds, max_inputs=64, out=tmp_path / "run")
+    assert len(run.findings) == 2  # one of each pair of labels
+    pool = Pool()
+    pool.load(tmp_path / "run")
+    assert pool.unchanged == {0, 1, 2, 3, 4}
+    assert [(i, d) for i, d, _ in pool.nearest()] == [(i, 0.0) for i in range(5)]
+    assert len(pool) == 5
+
+
 # ------------------------------------------------------------------------------------------------ least
 
 

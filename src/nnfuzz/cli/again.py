@@ -11,6 +11,7 @@ from nnfuzz.cli.glue import FOUND, quietly, reporting, status
 from nnfuzz.cli.options import AgainOptions, RunArgument, StyleOptions, given, max_inputs_option, max_time_option
 from nnfuzz.errors import UsageError
 from nnfuzz.loading.quantity import count, duration
+from nnfuzz.report.harmless import say
 from nnfuzz.store_place import finding_at, run_at
 
 MOST_TRIES = 20_000
@@ -27,9 +28,9 @@ def repro(finding: FindingArgument, again: AgainOptions) -> int:
 
     result = nnfuzz.repro(place, **_models(place, again))
     for line in result.lines:
-        typer.echo(line)
+        say(line)
     verdict = "reproduced" if result.reproduced else "fails differently" if result.symptom else "not reproduced"
-    typer.echo(verdict)
+    say(verdict)
     return FOUND if result.symptom else 0
 
 
@@ -56,21 +57,21 @@ def shrink(
     with quietly():
         smaller = nnfuzz.shrink(place, **_models(place, again), max_inputs=limit)
     if not is_training(place) and smaller.objective != "text" and smaller.is_its_seed:
-        typer.echo(f"{smaller.id} is seed {smaller.seed_index} as it was given: there is nothing to shrink")
+        say(f"{smaller.id} is seed {smaller.seed_index} as it was given: there is nothing to shrink")
         return 0
     if _tensors(place) == before:
         what = "training steps" if is_training(place) else "inputs"
-        typer.echo(
+        say(
             f"{smaller.id} is already the smallest that was found within {limit:,} {what}: it stays as it was "
             "(-n tries more)"
         )
     elif repaired:
         gone = "fixed.onnx was verified on the input as it was, and is gone: nnfuzz explain writes it again"
         smaller.notes.append(gone)
-    typer.echo(smaller.headline() if is_training(place) else f"{smaller.id}  {nearness(smaller)}")
+    say(smaller.headline() if is_training(place) else f"{smaller.id}  {nearness(smaller)}")
     for note in smaller.notes:
-        typer.echo(f"note: {note}")
-    typer.echo(f"saved in {near(place)}")
+        say(f"note: {note}")
+    say(f"saved in {near(place)}")
     return 0
 
 
@@ -81,7 +82,7 @@ def explain(finding: FindingArgument, again: AgainOptions) -> int:
 
     with quietly():
         text = nnfuzz.explain(place, **_models(place, again))
-    typer.echo(text)
+    say(text)
     return 0
 
 
@@ -96,13 +97,13 @@ def crash(run: RunArgument, again: AgainOptions) -> int:
 
     words = [w for w in (again.model, again.model_b) if w is not None]
     finding, said = find_crash(run, words)
-    typer.echo(said)
+    say(said)
     if finding is None:
         return 0
     place = run / "findings" / finding.id
-    typer.echo(f"{finding.id}  {finding.status}, saved in {typed(place)}")
-    typer.echo(f"rerun with  python {typed(place / 'repro.py')}")
-    typer.echo(f"go on with  nnfuzz resume {typed(run)}")
+    say(f"{finding.id}  {finding.status}, saved in {typed(place)}")
+    say(f"rerun with  python {typed(place / 'repro.py')}")
+    say(f"go on with  nnfuzz resume {typed(run)}")
     return FOUND
 
 

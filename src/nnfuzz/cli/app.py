@@ -18,6 +18,7 @@ from nnfuzz.cli.groups import Unread
 from nnfuzz.errors import NnfuzzError
 from nnfuzz.interrupt import EARLY, came_of_it
 from nnfuzz.nearest import did_you_mean
+from nnfuzz.report.harmless import say
 
 USAGE, BUG, INTERRUPTED = 2, 70, 130
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
@@ -42,7 +43,7 @@ def _version(asked: bool) -> None:
     if asked:
         from nnfuzz import __version__
 
-        typer.echo(f"nnfuzz {__version__}")
+        say(f"nnfuzz {__version__}")
         raise typer.Exit
 
 
@@ -101,7 +102,7 @@ def _make_streams() -> None:
 def _failed(error: BaseException, message: str, status: int, debug: bool) -> int:
     if debug:
         traceback.print_exception(error, file=sys.stderr)
-    print(f"nnfuzz: error: {' '.join(message.split())}", file=sys.stderr)
+    say(f"nnfuzz: error: {' '.join(message.split())}", err=True)
     return status
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from nnfuzz.cli.options import AgainOptions, RunArgument, max_time_option
 from nnfuzz.loading.quantity import duration
+from nnfuzz.report.harmless import say
 
 
 def sensitivity(
@@ -24,5 +23,5 @@ def sensitivity(
     model = again.models().get("model")
     seconds = duration(max_time or "2m") or float("inf")
     for line in nnfuzz.sensitivity(run, model, seconds=seconds).lines():
-        typer.echo(line)
+        say(line)
     return 0

@@ -10,6 +10,7 @@ import typer
 from nnfuzz.cli.groups import checked, expand, option
 from nnfuzz.cli.options import SEARCH, JsonOption, RunArgument
 from nnfuzz.loading.quantity import positive
+from nnfuzz.report.harmless import say
 from nnfuzz.store_place import no_run_at, run_at
 
 app = typer.Typer(help="Look at, join and thin the corpora of runs.", no_args_is_help=True, rich_markup_mode="rich")
@@ -83,7 +84,7 @@ def _made(facts: dict[str, Any], dest: Path) -> None:
     from nnfuzz.store_files import from_json
 
     _print(facts, False)
-    typer.echo(f"use it with  {as_seeds(from_json(dest / 'run.json'), dest)}")
+    say(f"use it with  {as_seeds(from_json(dest / 'run.json'), dest)}")
 
 
 def _print(facts: Any, as_json: bool) -> None:
@@ -93,7 +94,7 @@ def _print(facts: Any, as_json: bool) -> None:
     if not isinstance(facts, dict):
         return
     if as_json:
-        typer.echo(dumps(plain(facts)))
+        say(dumps(plain(facts)))
         return
     for line in lines(facts):
-        typer.echo(line)
+        say(line)

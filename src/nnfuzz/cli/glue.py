@@ -16,6 +16,7 @@ from nnfuzz.interrupt import EARLY
 from nnfuzz.loading.comparisons import OWN_OBJECTIVES
 from nnfuzz.loading.objects import check_object_word
 from nnfuzz.loading.places import check_model_word, check_seeds_word
+from nnfuzz.report.harmless import say
 from nnfuzz.store_place import MANIFEST, no_run_at
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ def quietly() -> Iterator[None]:
         with output.led_away(), unattended():
             yield
         if lines := output.lines():
-            print(f"note: the model printed {plural(lines, 'line')}: not shown")
+            say(f"note: the model printed {plural(lines, 'line')}: not shown")
     except Exception:
         sys.stderr.write(output.tail())
         raise

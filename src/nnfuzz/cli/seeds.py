@@ -15,6 +15,7 @@ from nnfuzz.loading.made import check_names, no_seeds_at, parse_input, save_seed
 from nnfuzz.loading.options import collect, parse_range
 from nnfuzz.loading.places import check_model_word
 from nnfuzz.loading.quantity import count, whole
+from nnfuzz.report.harmless import say
 from nnfuzz.report.words import typed
 
 
@@ -111,6 +112,6 @@ def seeds(
         batch, lines = drawn.batch, drawn.lines
     save_seeds(out, batch)
     for line in lines:
-        typer.echo(line)
-    typer.echo(f"saved in {out}")
+        say(line)
+    say(f"saved in {out}")
     return 0

@@ -13,6 +13,7 @@ from nnfuzz.cli.glue import FOUND, INTERRUPTED, RUNS, held_place, status
 from nnfuzz.cli.groups import checked, option
 from nnfuzz.cli.options import BUDGET, DEFAULT_SECONDS, OUTPUT, JsonOption, OutOption, SeedOption, max_time_option
 from nnfuzz.loading.quantity import count, duration, whole
+from nnfuzz.report.harmless import say
 
 if TYPE_CHECKING:
     from nnfuzz.training import TrainingRun
@@ -71,13 +72,13 @@ def train(
     if json:
         body = {"path": str(place), "seconds": run.seconds, "steps": run.steps, "flaky": run.flaky}
         body["stopped"] = run.stopped
-        typer.echo(json_.dumps(plain({"event": "end", **body, "findings": [f.about() for f in run.findings]})))
+        say(json_.dumps(plain({"event": "end", **body, "findings": [f.about() for f in run.findings]})))
     else:
-        typer.echo(run.summary())
+        say(run.summary())
         if printed:
-            typer.echo(f"  note: {printed}")
+            say(f"  note: {printed}")
         for finding in run.findings:
-            typer.echo(f"  rerun     nnfuzz repro {typed(place / 'findings' / finding.id)}")
+            say(f"  rerun     nnfuzz repro {typed(place / 'findings' / finding.id)}")
     if run.stopped == "interrupted":
         return INTERRUPTED
     return FOUND if run.findings else 0
@@ -144,9 +145,7 @@ def demo(
     from nnfuzz.report.choose import make_reporter
 
     seconds = duration(max_time or "") if max_time else DEFAULT_SECONDS
-    runs = demo_.run(
-        out, reporter=lambda: make_reporter("plain" if plain else "auto"), say=typer.echo, max_seconds=seconds
-    )
+    runs = demo_.run(out, reporter=lambda: make_reporter("plain" if plain else "auto"), say=say, max_seconds=seconds)
     states = [status(run) for run in runs]
     if INTERRUPTED in states:
         return INTERRUPTED

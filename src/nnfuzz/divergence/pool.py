@@ -70,6 +70,12 @@ class Pool:
         elif (place := int(self._rng.integers(kept.seen))) < len(kept.others):
             kept.others[place] = candidate
 
+    def add_unchanged(self, index: int, seed: Batch) -> None:
+        """A seed that disagrees as it is."""
+        if index not in self.unchanged:
+            self.unchanged.add(index)
+            self.add(index, 0.0, seed)
+
     def nearest(self) -> Iterator[tuple[int, float, Batch]]:
         """The nearest hit of each seed: its index, distance, and the candidate."""
         for index, kept in sorted(self.kept.items()):

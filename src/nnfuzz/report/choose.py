@@ -22,15 +22,15 @@ def make_reporter(style: Style = "auto", resumable: bool = True, stream: TextIO 
         from nnfuzz.report.jsonl import JsonReporter
 
         return JsonReporter(stream or sys.stdout)
-    from rich.console import Console
+    from nnfuzz.report.terminal import Terminal
 
     if style == "auto":
-        console = Console(highlight=False, file=stream)
+        console = Terminal(file=stream)
         style = "live" if console.is_terminal and not console.is_dumb_terminal else "plain"
     if style == "live":
         from nnfuzz.report.live import LiveReporter
 
-        console = Console(highlight=False, file=stream, width=_width(stream))
+        console = Terminal(file=stream, width=_width(stream))
         return LiveReporter(console, resumable=resumable, alone=stream is not None)
     from nnfuzz.report.plain import PlainReporter, QuietReporter, plain_console
 

@@ -16,6 +16,7 @@ from nnfuzz.report.header import header
 from nnfuzz.report.panel import panel
 from nnfuzz.report.printing import put
 from nnfuzz.report.summary import summary
+from nnfuzz.report.terminal import Terminal
 
 if TYPE_CHECKING:
     from nnfuzz.findings.finding import Finding
@@ -35,7 +36,7 @@ class LiveReporter(SilentReporter):
     def __init__(
         self, console: Console | None = None, every: float = 0.25, resumable: bool = True, alone: bool = False
     ):
-        self._console = console or Console(highlight=False)
+        self._console = console or Terminal()
         self._every = every
         self._resumable = resumable
         self._alone = alone

@@ -17,6 +17,7 @@ from nnfuzz.report.panel import since_novel
 from nnfuzz.report.printing import put
 from nnfuzz.report.summary import summary
 from nnfuzz.report.telling import one_line
+from nnfuzz.report.terminal import Terminal
 from nnfuzz.report.words import clock, count, percent, plural, rate, short
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 def plain_console(stream: TextIO | None = None, width: int | None = 120) -> Console:
     """Without colours or control codes."""
-    return Console(color_system=None, highlight=False, width=width, file=stream)
+    return Terminal(color_system=None, width=width, file=stream)
 
 
 class PlainReporter(SilentReporter):

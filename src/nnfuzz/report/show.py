@@ -19,6 +19,7 @@ from nnfuzz.report.panel import best_first
 from nnfuzz.report.printing import command, labelled, put
 from nnfuzz.report.summary import about
 from nnfuzz.report.telling import nearness, place, what
+from nnfuzz.report.terminal import Terminal
 from nnfuzz.report.words import count, lasting, near, percent, plural, rate, short, typed
 from nnfuzz.store_place import either_at
 
@@ -55,8 +56,8 @@ def show_path(path: Path, as_json: bool, console: Console | None = None) -> bool
 
 
 def _console() -> Console:
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, color_system=None, width=120)
+    console = Terminal()
+    return console if console.is_terminal else Terminal(color_system=None, width=120)
 
 
 def _run(path: Path, damaged: list[str]) -> tuple[list[RenderableType], dict[str, Any]]:
