@@ -211,7 +211,7 @@ def _small_set(ranked: list[Kept], trial: _Trial, over: Callable[[], bool]) -> t
                 break
             if over():
                 return None
-    for name in list(chosen):
+    for name in chosen[::-1]:  # those that help least by themselves go first
         less = [n for n in chosen if n != name]
         still = trial.agreeing(less) if len(less) > 1 and not over() else None
         if still is not None and still >= half:
