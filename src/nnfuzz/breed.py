@@ -24,7 +24,7 @@ COSTLY_SHARE = 32
 """In batches of at least ``COSTLY_FROM`` rows a costly mutator's group is this part of the batch."""
 PIECE_BYTES = 2 << 20
 """A group of large inputs is made in pieces of about this size: a mutator passes over its rows many times, and what
-stays in a core's own cache costs a tenth of what comes from memory."""
+stays in a core's own cache costs a fraction of what comes from memory."""
 
 
 @dataclass

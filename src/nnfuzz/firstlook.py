@@ -65,7 +65,7 @@ def _admit(fuzzer: Fuzzer, batch: Batch, index: list[int]) -> int:
             row = int(guarded.ran[at])
             failing.add(row)
             if fuzzer.pool is not None:
-                fuzzer.pool.add_unchanged(index[row], {n: t[row : row + 1].cpu().clone() for n, t in batch.items()})
+                fuzzer.pool.add_unchanged(index[row], rows(batch, slice(row, row + 1)))
             _examine(fuzzer, batch, row, index, objective, _key(verdict, at))
     clean = np.array([at for at, row in enumerate(guarded.ran.tolist()) if row not in failing], np.int64)
     if not len(clean) or trace is None:

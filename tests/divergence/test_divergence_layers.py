@@ -199,6 +199,16 @@ def test_a_pool_is_the_same_after_rest(tmp_path: Path) -> None:
     assert other.unchanged == {4, 7}
 
 
+def test_seeds_that_disagree_as_they_are_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nnfuzz.divergence.pool.MOST_BYTES", 4 * 3)
+    pool = Pool()
+    for i in range(50):
+        pool.add_unchanged(i, one(float(i)))
+        pool.add_unchanged(i, one(float(i)))
+    assert pool.unchanged == set(range(50))
+    assert [i for i, _, _ in pool.nearest()] == [0, 1, 2]
+
+
 def test_every_seed_that_disagrees_as_it_is_counts_not_one_of_each_finding(tmp_path: Path) -> None:
     seeds = torch.tensor([[2.0, 0.0], [3.0, 0.5], [4.0, 1.0], [0.0, 2.0], [5.0, 0.1]])
     run = nnfuzz.diff(lambda x: x, lambda x: x.flip(1), seeds, max_inputs=64, out=tmp_path / "run")

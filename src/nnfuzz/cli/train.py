@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -55,7 +54,7 @@ def train(
 
     Ctrl-C ends it and keeps what was found. What the program prints goes to RUN/model.log.
     """
-    from nnfuzz.report.jsonl import plain
+    from nnfuzz.report.jsonl import dumps, plain
     from nnfuzz.report.words import typed
 
     seconds = duration(max_time) if max_time is not None else None if max_steps is not None else DEFAULT_SECONDS
@@ -72,7 +71,7 @@ def train(
     if json:
         body = {"path": str(place), "seconds": run.seconds, "steps": run.steps, "flaky": run.flaky}
         body["stopped"] = run.stopped
-        say(json_.dumps(plain({"event": "end", **body, "findings": [f.about() for f in run.findings]})))
+        say(dumps(plain({"event": "end", **body, "findings": [f.about() for f in run.findings]})))
     else:
         say(run.summary())
         if printed:

@@ -43,7 +43,7 @@ def look_closer(
         return found
     shown = [f for f in findings if f.confirmed and f.symptom != "exception"]
     for finding in shown:
-        if finding.seed_index in pool.unchanged and not finding.distance["linf"]:
+        if finding.seed_index in pool.unchanged & pool.kept.keys() and not finding.distance["linf"]:
             continue  # it is there already
         pool.add(finding.seed_index, finding.distance["linf"], candidate_of(finding, pair))
     if run is not None:

@@ -71,10 +71,10 @@ class Pool:
             kept.others[place] = candidate
 
     def add_unchanged(self, index: int, seed: Batch) -> None:
-        """A seed that disagrees as it is."""
-        if index not in self.unchanged:
-            self.unchanged.add(index)
-            self.add(index, 0.0, seed)
+        """A seed that disagrees as it is; kept, too, as long as there is room."""
+        if index not in self.unchanged and self.bytes + _weight(seed) <= MOST_BYTES:
+            self.add(index, 0.0, {n: t.cpu().clone() for n, t in seed.items()})
+        self.unchanged.add(index)
 
     def nearest(self) -> Iterator[tuple[int, float, Batch]]:
         """The nearest hit of each seed: its index, distance, and the candidate."""

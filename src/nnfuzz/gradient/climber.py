@@ -97,7 +97,7 @@ class Climber:
     @property
     def over(self) -> bool:
         """True once no turn can bring anything, whoever asks for one: what is dead otherwise may come back."""
-        return bool(self.trouble) or (self._constant and not self.alive)
+        return self._constant and not self.alive
 
     def wants_turn(self, batch: int) -> bool:
         """The first batches, and then one in four while targets are open, or as many as there is an allowance for;
@@ -124,8 +124,7 @@ class Climber:
         except (Exception, SystemExit) as error:  # what cannot be traced is still mutated; the run says so
             self.trouble = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:200]
             return None
-        alone = self._constant and len(self.guides) == 1
-        self.dead = 0 if made is not None else self.dead + (CONSTANT if alone else 1)
+        self.dead = 0 if made is not None else self.dead + (CONSTANT if self._constant else 1)
         return made
 
     # ------------------------------------------------------------------ starting points
@@ -200,7 +199,8 @@ class Climber:
             leaves = {n: t.detach().clone().requires_grad_(n in movable) for n, t in x.items()}
             found: Distances = guide.look(leaves, table.skip)
             distances = [d for seen in found for d in seen.values()]
-            self._constant = bool(distances) and not any(d.requires_grad for d in distances)
+            lone = len(self.guides) == 1  # another guide may have what this one lacks
+            self._constant = lone and bool(distances) and not any(d.requires_grad for d in distances)
             live: list[Tensor] = []
             values = torch.full((len(keys),), math.inf, dtype=torch.float64)
             for slot, seen in enumerate(found):

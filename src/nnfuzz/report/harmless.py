@@ -14,6 +14,11 @@ def harmless(text: str) -> str:
     return _OBEYED.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
+def harmless_json(text: str) -> str:
+    """The same of a JSON document, which stays one, and means what it meant."""
+    return _OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
 def say(text: object = "", *, err: bool = False) -> None:
     """A line on stdout, or stderr. Lone surrogates, which no encoding takes, come as escapes too."""
     stream = sys.stderr if err else sys.stdout

@@ -15,6 +15,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, TextIO
 
 from nnfuzz.report.base import RunInfo, SilentReporter
+from nnfuzz.report.harmless import harmless_json
 
 if TYPE_CHECKING:
     from nnfuzz.findings.finding import Finding
@@ -58,7 +59,8 @@ class JsonReporter(SilentReporter):
 def dumps(document: Any, stream: TextIO | None = None) -> str:
     """Strict JSON on one line, in letters that the stream (stdout by default) can take."""
     encoding = getattr(stream or sys.stdout, "encoding", None) or "utf-8"
-    return json.dumps(document, ensure_ascii=not encoding.lower().startswith("utf"), allow_nan=False)
+    text = json.dumps(document, ensure_ascii=not encoding.lower().startswith("utf"), allow_nan=False)
+    return harmless_json(text)
 
 
 def facts(finding: Finding, path: str | Path | None = None) -> dict[str, Any]:
