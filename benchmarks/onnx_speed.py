@@ -4,6 +4,7 @@
 
 Without MODEL: the direction classifier that comes with the package ``rapidocr-onnxruntime``. Whenever the run has
 worked for five seconds the bare session works for as long, so the share does not depend on what else the machine does.
+The second after such a pause is not counted: a run that nobody interrupts never finds its memory left for so long.
 The run's start and its first batch, which come once, are told apart; the share of each quarter of the run is shown
 too, since batches are small at first. Twice: with gradients, and with ``--no-gradients``.
 """
@@ -33,6 +34,7 @@ Clock = Callable[[], float]
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 TURN = 5.0
 """Seconds of the run before the bare session works: shorter turns cool the caches that a run has to itself."""
+SETTLE = 1.0
 
 
 def classifier() -> Path:
@@ -95,22 +97,32 @@ class Alternating(SilentReporter):
         self.first_took = self.took = self.beside = 0.0
         self.inputs = self.first = self.rows = 0
         self.turns: list[tuple[int, float, int, float]] = []
+        self.counted = 0
+        """Inputs when the present turn began."""
+        self.paused = False
 
     def update(self, stats: Stats, findings: Sequence[Finding]) -> None:
         now = self.clock()
         if not self.first:
             self.first_took, self.first = now - self.begun, stats.inputs
+        elif self.paused and now - self.went < SETTLE:
+            return
+        elif self.paused:
+            self.paused = False
         elif now - self.went < TURN:
             return
         else:
             self._swap(stats, now)
-        self.went = self.clock()
+        self.went, self.counted = self.clock(), stats.inputs
 
     def end(self, stats: Stats, findings: Sequence[Finding], out: object) -> None:
         self._swap(stats, self.clock())
 
     def _swap(self, stats: Stats, now: float) -> None:
-        took, inputs = now - self.went, stats.inputs - self.first - self.inputs
+        took, inputs = now - self.went, stats.inputs - self.counted
+        if self.paused or not inputs:
+            return
+        self.paused = True
         rows = self.speed.work(took)
         beside = self.clock() - now
         self.turns.append((inputs, took, rows, beside))
@@ -131,7 +143,7 @@ class Alternating(SilentReporter):
 
     @property
     def whole(self) -> float:
-        """The same of the whole run, its start counted."""
+        """The same, the start counted."""
         return (self.inputs + self.first) / (self.first_took + self.took) / (self.rows / self.beside)
 
 

@@ -24,6 +24,7 @@ from nnfuzz.divergence.pool import Pool
 from nnfuzz.examine import Examiner, Hit, hit_distances
 from nnfuzz.findings.confirm import exception_cause
 from nnfuzz.guard import MOST_CRASHES, Guarded, run_guarded, seed_all
+from nnfuzz.huge_pages import HugePages
 from nnfuzz.keeper import Keeper
 from nnfuzz.memory import collector_spared
 from nnfuzz.mutators import Bandit
@@ -98,10 +99,12 @@ class Fuzzer:
 
     def loop(self, limits: Limits, after_batch: Callable[[], None]) -> None:
         """Steps until a limit, ``stop_asked`` or the first finding; sets ``stats.stopped``."""
+        pages = HugePages()
         with collector_spared():
             while not (reason := self._over(limits)):
                 self.step(limits)
                 after_batch()
+                pages.tend()
         self.stats.stopped = reason
 
     def step(self, limits: Limits) -> None:

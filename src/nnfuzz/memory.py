@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import gc
 import math
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 LARGE = 4 << 20
@@ -27,9 +30,38 @@ def room(shape: Sequence[int], like: Tensor) -> Tensor:
     size = math.prod(shape) * like.element_size()
     if like.device.type != "cpu" or size < LARGE:
         return like.new_empty(tuple(shape))
+    return torch.from_numpy(_aligned(size)).view(like.dtype).view(tuple(shape))
+
+
+def _aligned(size: int) -> NDArray[np.uint8]:
+    """So many bytes from the beginning of a huge page on."""
     whole = np.empty(-size // HUGE * -HUGE + HUGE, np.uint8)
     start = -whole.ctypes.data % HUGE
-    return torch.from_numpy(whole[start : start + size]).view(like.dtype).view(tuple(shape))
+    return whole[start : start + size]
+
+
+class Reused:
+    """Memory for one array after the other: a large array gets that of the one before if nobody holds it any more,
+    whole or in part, as an array or as a tensor."""
+
+    def __init__(self) -> None:
+        self._owner = np.empty(0, np.uint8)
+
+    def get(self, shape: Sequence[int], dtype: np.dtype[Any]) -> NDArray[Any]:
+        """An uninitialised array."""
+        size = math.prod(shape) * dtype.itemsize
+        if size < LARGE:
+            return np.empty(shape, dtype)
+        if len(self._owner) < size + HUGE or sys.getrefcount(self._owner) > _OURS:
+            base = _aligned(size).base
+            assert isinstance(base, np.ndarray), "a slice keeps what it is of"
+            self._owner = base
+        start = -self._owner.ctypes.data % HUGE
+        return self._owner[start : start + size].view(dtype).reshape(shape)
+
+
+_OURS = 2
+"""References to a block that only ``Reused`` holds: its own, and the one that counting takes."""
 
 
 @contextmanager

@@ -37,6 +37,21 @@ def test_laws(dtype: torch.dtype) -> None:
         assert signs.dtype == dtype
         assert set(signs.unique().tolist()) <= {-1.0, 0.0, 1.0}
         assert abs(float((signs != 0).double().mean()) - density) < 0.02
+        sparse, unit = pool.sparse((1 << 15,), dtype, rng, density)
+        chosen = sparse[sparse != 0].double()
+        assert sparse.dtype == dtype
+        assert abs(len(chosen) / len(sparse) - density) < 0.02
+        assert abs(float(chosen.square().mean().sqrt()) / unit - 1) < 0.1
+        assert 0.4 < float((chosen > 0).double().mean()) < 0.6
+
+
+def test_sparse_noise_needs_no_table_of_its_own() -> None:
+    """Tables that are seldom read have left every cache when they are, and on some machines more than that."""
+    pool, rng = NoisePool(0, numbers=1 << 12), np.random.default_rng(0)
+    for density in (1.0, 0.3, 1 / 64):
+        pool.sparse((100,), torch.float32, rng, density)
+        pool.signs((100,), torch.float32, rng, density)
+    assert sum(t.numel() for t in pool._flat.values()) == 1 << 12
 
 
 def test_scalars_and_nothing() -> None:

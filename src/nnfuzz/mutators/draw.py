@@ -93,8 +93,9 @@ def density(ctx: Context, x: Tensor, low: float = 0.02, high: float = 1.0) -> Te
 
 
 def group_density(ctx: Context, x: Tensor) -> float:
-    """One density for the whole group, 1/64 to 1; never so low that a row of few elements would hardly ever change."""
-    return ctx.log_uniform(min(1.0, max(1 / 64, 1 / max(1, x[0].numel()))), 1.0)
+    """One density for the whole group, 1/64 to 1, one time in twelve 1; never so low that a row of few elements would
+    hardly ever change."""
+    return min(1.0, ctx.log_uniform(min(1.0, max(1 / 64, 1 / max(1, x[0].numel()))), math.sqrt(2)))
 
 
 def special(ctx: Context, spec: InputSpec, x: Tensor) -> Tensor:

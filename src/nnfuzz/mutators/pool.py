@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
+from statistics import NormalDist
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import hardshrink, softshrink
 
 from nnfuzz.memory import room
 
 POOL_NUMBERS = 1 << 21
 """2 Mi numbers (8 MiB): larger than a core's cache, so that two slices rarely overlap within a batch."""
 
-SPARSEST = 6
-"""Densities come as 1, 1/2, … 1/64: one pool each, so that a sparse step costs one pass over the batch."""
+GAUSS = NormalDist()
 
 
 @lru_cache(maxsize=4)
@@ -52,13 +53,21 @@ class NoisePool:
         """A **read-only** view of numbers uniform in [0, 1] of the given shape and floating dtype."""
         return self._view("uniform", shape, dtype, rng)
 
-    def sparse(self, shape: tuple[int, ...], dtype: torch.dtype, rng: np.random.Generator, density: float) -> Tensor:
-        """Standard normal at about this share of the elements, 0 elsewhere; **read-only**."""
-        return self._view(f"sparse {_rung(density)}", shape, dtype, rng)
+    def sparse(
+        self, shape: tuple[int, ...], dtype: torch.dtype, rng: np.random.Generator, density: float
+    ) -> tuple[Tensor, float]:
+        """Numbers of either sign at about this share of the elements, 0 elsewhere; a new tensor, and the root mean
+        square of those that are not 0.
+
+        They are the normal numbers of the same table beyond a threshold, less the threshold (soft thresholding: Donoho
+        1995): most are small and a few large, at every density, from one pass over memory that is in use anyway.
+        """
+        threshold = _threshold(density)
+        return softshrink(self.normal(shape, dtype, rng), threshold), _unit(threshold)
 
     def signs(self, shape: tuple[int, ...], dtype: torch.dtype, rng: np.random.Generator, density: float) -> Tensor:
-        """±1 at about this share of the elements, 0 elsewhere; **read-only**."""
-        return self._view(f"signs {_rung(density)}", shape, dtype, rng)
+        """±1 at about this share of the elements, 0 elsewhere; a new tensor."""
+        return hardshrink(self.normal(shape, dtype, rng), _threshold(density)).sign_()
 
     def _view(self, law: str, shape: tuple[int, ...], dtype: torch.dtype, rng: np.random.Generator) -> Tensor:
         flat, need, most = self._numbers(law, dtype), math.prod(shape), self.numbers // 2
@@ -82,18 +91,17 @@ class NoisePool:
 
     def _draw(self, law: str) -> Tensor:
         generator = torch.Generator().manual_seed(self.seed)
-        if law in ("uniform", "normal"):
-            fill = torch.rand if law == "uniform" else torch.randn
-            table = room((self.numbers,), torch.empty(0))
-            return fill(self.numbers, generator=generator, out=table).to(self.device)
-        normal = self._numbers("normal", torch.float32)
-        if law in ("sparse 0", "signs 0"):
-            return normal if law == "sparse 0" else normal.sign()
-        kind, _, rung = law.partition(" ")
-        all_of_them = normal if kind == "sparse" else self._numbers("signs 0", torch.float32)
-        chosen = self._numbers("uniform", torch.float32) < 2.0 ** -int(rung)
-        return torch.mul(all_of_them, chosen, out=room((self.numbers,), normal))
+        fill = torch.rand if law == "uniform" else torch.randn
+        table = room((self.numbers,), torch.empty(0))
+        return fill(self.numbers, generator=generator, out=table).to(self.device)
 
 
-def _rung(density: float) -> int:
-    return min(SPARSEST, max(0, round(-math.log2(max(density, 1e-9)))))
+def _threshold(density: float) -> float:
+    """The magnitude that this share of normal numbers is beyond."""
+    return max(0.0, GAUSS.inv_cdf(1 - min(1.0, max(density, 1e-9)) / 2))
+
+
+def _unit(threshold: float) -> float:
+    """√E[(|n| − t)² | |n| > t] for a normal number n."""
+    beyond = GAUSS.cdf(-threshold)
+    return math.sqrt((1 + threshold**2) - threshold * GAUSS.pdf(threshold) / beyond)

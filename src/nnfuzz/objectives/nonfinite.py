@@ -7,6 +7,7 @@ import zlib
 
 import torch
 from torch import Tensor
+from torch.nn.functional import threshold
 
 from nnfuzz.objectives.base import OBJECTIVES, Cause, Objective, Verdict, flat, floating, told_outputs
 from nnfuzz.space import Batch, size
@@ -14,6 +15,8 @@ from nnfuzz.targets.base import Trace, Want
 
 MOST = 3
 """Outputs that are named one by one."""
+PIECE_BYTES = 2 << 20
+"""Of values that are gone through at a time: what fits into a core's own cache."""
 
 
 @OBJECTIVES.register("nonfinite")
@@ -126,8 +129,15 @@ class NonFinite(Objective):
         if name not in self._probabilities:
             return big
         if not bool((least > 0).all()):
-            least = torch.where(values > 0, values, 1).amin(1)
+            least = _least_positive(values)
         return torch.maximum(big, least.float().log2_().mul_(1 / math.log2(info.smallest_normal)))
+
+
+def _least_positive(values: Tensor) -> Tensor:
+    """(rows, d) → (rows,): the smallest number above 0 in each row, 1 where there is none."""
+    step = max(1, PIECE_BYTES // max(1, values[:1].nbytes))
+    # One vectorised pass; ``where`` on a mask of few zeros takes ten times as long.
+    return torch.cat([threshold(part, 0.0, 1.0).amin(1) for part in values.split(step)])
 
 
 def _watched(trace: Trace) -> dict[str, Tensor]:

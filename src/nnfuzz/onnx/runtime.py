@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +19,7 @@ from torch.utils.dlpack import from_dlpack
 import onnx
 from nnfuzz.callform import CallForm
 from nnfuzz.errors import Unsupported, UsageError
+from nnfuzz.memory import Reused
 from nnfuzz.onnx.dtypes import onnx_code
 from nnfuzz.onnx.files import read_proto
 from nnfuzz.onnx.graph import spec_of
@@ -26,6 +28,7 @@ from nnfuzz.onnx.program import OnnxProgram
 from nnfuzz.onnx.reading import read_onnx_seeds
 from nnfuzz.onnx.refusals import first_line, named_in, refused_model
 from nnfuzz.onnx.specs import RuntimeOptions, check_inputs, provider_named
+from nnfuzz.onnx.together import Together
 from nnfuzz.seeds import Seeds
 from nnfuzz.targets.foreign import ForeignModel
 
@@ -85,6 +88,7 @@ class OnnxModel(ForeignModel):
         self.provider = provider_named(self.options.provider, ort.get_available_providers())
         self.flush_denormal = False
         self._sessions: dict[tuple[str, ...], Any] = {}
+        self._blocks: defaultdict[str, Reused] = defaultdict(Reused)
 
     def __call__(self, *args: Tensor, **kwargs: Tensor) -> Named:
         return self.run({s.name: t for s, t in zip(self.inputs, args, strict=False)} | kwargs)
@@ -115,14 +119,11 @@ class OnnxModel(ForeignModel):
             return None
         count = len(next(iter(feeds.values())))
         starts = range(0, count, at_once)
-        each = [self._told({n: a[i : i + at_once] for n, a in feeds.items()}, extra) for i in starts]
-        found: Named = {}
-        for place, name in enumerate(each[0][0]):
-            parts = [got[place] for _, got in each]
-            if not _row_by_row(parts, count, at_once):
+        together = Together(count, at_once, self._blocks)
+        for i in starts:
+            if not together.take(*self._told({n: a[i : i + at_once] for n, a in feeds.items()}, extra)):
                 return None
-            found[name] = torch.from_numpy(np.concatenate(parts))
-        return found
+        return together.results()
 
     def read_seeds(self, seeds: Any) -> Seeds:
         return read_onnx_seeds(seeds, self)
@@ -330,19 +331,6 @@ def _fed(t: Tensor | None) -> Any:
         bits = t.view(torch.int16 if t.dtype.itemsize == 2 else torch.uint8).numpy()
         return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, onnx_code(t.dtype))
     return t.numpy()
-
-
-def _row_by_row(parts: Sequence[Any], count: int, at_once: int) -> bool:
-    """Arrays of numbers, of one form, that have so many rows, the last one what is left."""
-    first = parts[0]
-    return all(
-        isinstance(part, np.ndarray)
-        and part.dtype.kind in "biufc"
-        and part.ndim > 0
-        and (part.shape[1:], part.dtype) == (first.shape[1:], first.dtype)
-        and len(part) == min(at_once, count - i * at_once)
-        for i, part in enumerate(parts)
-    )
 
 
 def _as_ort(value: Any) -> Any:
