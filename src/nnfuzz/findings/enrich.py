@@ -157,9 +157,12 @@ def _double(side: TorchTarget) -> nn.Module | None:
 
 def _error_of(side: TorchTarget, reference: nn.Module, inputs: Batch) -> dict[str, Any]:
     wide = {n: t.double() if t.is_floating_point() else t for n, t in inputs.items()}
+    given = side.call(inputs)
+    if not floating(given):
+        return {"unavailable": f"{side.name} gives labels without scores"}
     with torch.no_grad():
         truth = main_output(named_outputs(side.form.call(reference, wide)))
-    mine = main_output(side.call(inputs))
+    mine = main_output(given)
     gap = float(differences(flat(mine[None]), flat(truth[None])).max())
     unit = EXPLAINED * torch.finfo(_dtype_of(side, mine)).eps
     if _computes_in_int8(side):

@@ -15,7 +15,7 @@ NONFINITE: Parts = (nonfinite.unlike_seed, nonfinite.shows_symptom, nonfinite.sy
 INSIDE: Parts = (nonfinite.unlike_ordinary, nonfinite.shows_symptom, nonfinite.symptomatic, nonfinite.Inside)
 PAIR: Parts = (
     pairs.paired, pairs.disagree, boxes.ctc_text, boxes.lone_boxes, boxes.detections, boxes.shared_area,
-    pairs.main_output,
+    pairs.answers, pairs.main_output,
     other.as_given, other.said,
 )  # fmt: skip
 _TOGETHER: Parts = (parts.in_batch, parts.taken_together, parts.joined)

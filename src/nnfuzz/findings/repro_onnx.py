@@ -80,7 +80,7 @@ def onnx_script(finding: Finding, run: RunContext) -> str:
         "fails_forward": (parts.unlike_seed, parts.shows, parts.symptomatic),
         "fails_inside": (parts.with_value, parts.bad_inside),
         "fails_rows": (parts.beyond,),
-        "fails_pair": (parts.disagree, parts.main_output),
+        "fails_pair": (parts.disagree, parts.answers, parts.main_output),
     }
     always = (
         parts.read, parts.load, frame.opened, frame.digest, parts.run, parts.arrays, frame.show, parts.told, frame.main,

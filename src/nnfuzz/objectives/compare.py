@@ -76,6 +76,14 @@ def main_output(outputs: Named) -> Tensor:
     return next((t for n, t in named.items() if n.rpartition(".")[2] == "logits"), next(iter(named.values())))
 
 
+def answering(outputs: Named, name: str) -> Named:
+    """The outputs that the comparison ``name`` looks at: numbers, or labels where argmax finds nothing but those."""
+    numbers = floating(outputs)
+    if name.partition(":")[0] != "argmax" or any(t.numel() for t in numbers.values()):
+        return numbers
+    return {n: t for n, t in outputs.items() if n not in numbers and t.numel()}
+
+
 def class_axis(shape: Sequence[int]) -> int:
     """Which axis of a model's own output counts classes, if nobody says: the second of (rows, classes), of pictures and
     of volumes, else the last."""
@@ -120,6 +128,15 @@ def _top2(outputs: Named, axis: int | None, unit: str, rounding: float) -> tuple
     return flat(labels), flat(margin), flat(close)
 
 
+def _answer(outputs: Named, axis: int | None, unit: str, rounding: float) -> tuple[Tensor, Tensor | None, Tensor]:
+    """The same of the scores; of a model that gives its labels itself those, whose margin nobody knows."""
+    labels = answering(outputs, "argmax")
+    if not labels or floating(labels):
+        return _top2(outputs, axis, unit, rounding)
+    told = torch.cat([flat(t).long() for t in labels.values()], 1)
+    return told, None, torch.ones_like(told, dtype=torch.bool)
+
+
 def _rounded(gap: Tensor, scores: Tensor, axis: int, rounding: float) -> Tensor:
     """Whether another order of summation may close the gap between two of the scores along an axis."""
     if not rounding:
@@ -147,11 +164,12 @@ def _argmax(rest: str, unit: str = "sample", rounding: float = 0.0) -> Compariso
     axis = int(float(rest)) if rest else None
 
     def compare(a: Named, b: Named) -> Compared:
-        (label_a, margin_a, close_a), (label_b, margin_b, close_b) = (_top2(s, axis, unit, rounding) for s in (a, b))
+        (label_a, margin_a, close_a), (label_b, margin_b, close_b) = (_answer(s, axis, unit, rounding) for s in (a, b))
         same_shape(label_a, label_b, "argmax")
         other = label_a != label_b
-        real = other & ~(close_a & close_b)
-        near = torch.minimum(margin_a, margin_b).nan_to_num(0.0)
+        known = [m for m in (margin_a, margin_b) if m is not None]
+        real = other & ~(close_a & close_b) if known else other
+        near = torch.stack(known).amin(0).nan_to_num(0.0) if known else None
         if label_a.shape[1] == 1:
             column = torch.zeros(len(other), 1, dtype=torch.long, device=other.device)
         else:
@@ -163,10 +181,10 @@ def _argmax(rest: str, unit: str = "sample", rounding: float = 0.0) -> Compariso
         return Compared(
             differ=other.any(1),
             tie=~real.any(1),
-            score=-near.amin(1),
+            score=-near.amin(1) if near is not None else None,
             keys=at(label_a) * 100_003 + at(label_b),
-            margin_a=at(margin_a),
-            margin_b=at(margin_b),
+            margin_a=at(margin_a) if margin_a is not None else None,
+            margin_b=at(margin_b) if margin_b is not None else None,
             answer_a=at(label_a),
             answer_b=at(label_b),
         )

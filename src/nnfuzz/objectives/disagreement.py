@@ -11,7 +11,7 @@ from torch import Tensor
 from nnfuzz.errors import UsageError
 from nnfuzz.objectives.alike import alike, axes_apart
 from nnfuzz.objectives.base import OBJECTIVES, Cause, Objective, Verdict, flat, floating, told_outputs
-from nnfuzz.objectives.compare import MARGINS, Compared, class_axis, comparison, main_output
+from nnfuzz.objectives.compare import MARGINS, Compared, answering, class_axis, comparison, main_output
 from nnfuzz.objectives.nonfinite import symptom_of
 from nnfuzz.space import Batch, size
 from nnfuzz.targets.base import Trace
@@ -59,14 +59,20 @@ class Disagreement(Objective):
 
     def learn(self, trace: Trace, batch: Batch) -> None:
         """Infinities that both sides give in the same place for every seed are there by design (a mask of −inf)."""
-        a, b = (floating(side) for side in sides(trace))
+        a, b = (self._seen(side) for side in sides(trace))
         self._by_name, self._order = a.keys() == b.keys(), list(a)
+        told = "; B: ".join(told_outputs(side) for side in sides(trace))
         if not callable(self.compare) and not all(any(t.numel() for t in side.values()) for side in (a, b)):
-            told = "; B: ".join(told_outputs(side) for side in sides(trace))
             raise UsageError(
-                f"there is no floating-point number in the outputs to compare (A: {told}): use --compare file.py:fn"
+                f"there is no floating-point number in the outputs to compare (A: {told}): use --compare file.py:fn, "
+                "or argmax for labels"
             )
-        if self.compare_name in ("argmax", "topk"):
+        labels = [not callable(self.compare) and not floating(side) for side in (a, b)]
+        if any(labels):
+            self.has_margin = not all(labels)
+            whose = "both models give" if all(labels) else f"{'A' if labels[0] else 'B'} gives"
+            self.remark = f"{whose} labels without scores (A: {told}): the labels are compared as they are"
+        elif self.compare_name in ("argmax", "topk"):
             own = tuple(main_output(a).shape)[self.unit == "batch" :]
             if len(own) > 2:
                 self.remark = (
@@ -80,6 +86,10 @@ class Disagreement(Objective):
             if x.shape == y.shape and bool(both.any()):
                 design = (flat(x).isinf() & (flat(x) == flat(y)))[both.to(x.device)].all(0)
                 self._by_design[0][name_a] = self._by_design[1][name_b] = design
+
+    def _seen(self, side: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The outputs that are compared; a function is asked about all, of which numbers are told."""
+        return answering(side, "" if callable(self.compare) else self.compare_name)
 
     def _without_design(self, named: dict[str, Tensor], side: int) -> dict[str, Tensor]:
         settled = {}
@@ -112,10 +122,10 @@ class Disagreement(Objective):
                 return Cause(symptom, text, details={"broken side": name}, trace_site=name == "A")
         details: dict[str, Any] = {"compare": self.compare_name}
         if compared is None:
-            details["outputs_a"], details["outputs_b"] = (list(floating(side)) for side in (a, b))
+            details["outputs_a"], details["outputs_b"] = (list(self._seen(side)) for side in (a, b))
             return Cause("disagreement", "one side lacks an output of the other", details=details)
         if unlike:
-            shapes = [{n: list(t.shape[1:]) for n, t in floating(side).items()} for side in (a, b)]
+            shapes = [{n: list(t.shape[1:]) for n, t in self._seen(side).items()} for side in (a, b)]
             details["shapes_a"], details["shapes_b"] = shapes
             return Cause("disagreement", "the outputs have other shapes", details=details)
         severity = None
@@ -146,7 +156,7 @@ class Disagreement(Objective):
             a, b = _with_names_of(a, b), _with_names_of(b, a)
             names = [n for n in dict.fromkeys([*self._order, *a]) if n in a]
             a, b = {n: a[n] for n in names}, {n: b[n] for n in names}
-        x, y, unlike = alike(floating(a), floating(b), self._usual)
+        x, y, unlike = alike(self._seen(a), self._seen(b), self._usual)
         count = len(next(iter(x.values()))) if x else 0
         if not any(t.numel() for side in (x, y) for t in side.values()):
             nothing = torch.zeros(count, dtype=torch.bool)
@@ -165,7 +175,7 @@ class Disagreement(Objective):
         """bool ``(count,)``: whether one side alone lacks an output, where both have the same names on the seeds."""
         found = torch.zeros(count, dtype=torch.bool)
         if self._by_name and not callable(self.compare):
-            for name in dict.fromkeys(n for side in sides(trace) for n in floating(side)):
+            for name in dict.fromkeys(n for side in sides(trace) for n in self._seen(side)):
                 found |= self._has(trace, "a", name) != self._has(trace, "b", name)
         return found
 

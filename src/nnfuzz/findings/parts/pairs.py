@@ -67,8 +67,9 @@ def disagree(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
     own = x.dim() - before  # axes are counted in the model's own output
     axis = before + (int(float(how)) % own if how and kind == "argmax" else 1 if own in (2, 4, 5) else own - 1)
     if kind == "argmax":
-        print(f"argmax: a. {x.argmax(axis).flatten().tolist()[:8]}, b. {y.argmax(axis).flatten().tolist()[:8]}")
-        return not torch.equal(x.argmax(axis), y.argmax(axis))
+        p, q = answers(a, axis).to(DEVICE), answers(b, axis).to(DEVICE)
+        print(f"argmax: a. {p.flatten().tolist()[:8]}, b. {q.flatten().tolist()[:8]}")
+        return not torch.equal(p, q)
     if kind == "topk":
         top = [t.float().movedim(axis, -1).topk(int(float(how or 5))).indices.sort(-1).values for t in (x, y)]
         return not torch.equal(top[0], top[1])
@@ -89,6 +90,15 @@ def disagree(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
         score, overlap = [float(v) for v in how.split(",")] if "," in how else [float(how or 0.5), 0.5]
         return lone_boxes(a, b, score, overlap) + lone_boxes(b, a, score, overlap) > 0
     return said(load_object(COMPARE)(as_given(a), as_given(b)))
+
+
+def answers(outputs: dict[str, torch.Tensor], axis: int) -> torch.Tensor:
+    """Where the scores are largest; of a model that gives labels without scores, the labels."""
+    if any(t.is_floating_point() and t.numel() for t in outputs.values()):
+        labels = main_output(outputs).argmax(axis)
+        return labels.reshape(len(labels), -1)
+    whole = [t for t in outputs.values() if t.numel() and not t.is_floating_point()]
+    return torch.cat([t.reshape(len(t), -1).long() for t in whole], 1)
 
 
 def main_output(outputs: dict[str, torch.Tensor]) -> torch.Tensor:
