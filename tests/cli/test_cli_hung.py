@@ -49,6 +49,7 @@ NAN = "nan hung_nets.py:net --seeds hung_nets.py:seeds -t 600s --plain --phase f
 TEXT = "text hung_nets.py:writes --seeds seeds.txt --objective empty -t 600s --plain --max-new 8 --out RUN"
 BATCH = "RUN/plot_data.csv"
 """There once a batch is saved."""
+PATIENCE = 120.0
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the lock that hangs is one of Linux")
 
@@ -61,6 +62,9 @@ class Hung:
         self.process = subprocess.Popen(
             [sys.executable, "-c", SCRIPT, *line.split()], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env
         )
+        self.limit = threading.Timer(PATIENCE, self.process.kill)
+        """What it does not say by then it never will: reading ends with the process."""
+        self.limit.start()
         until(Path("hung").exists, 60)
         assert self.process.stderr is not None
         self.err = self.process.stderr
@@ -69,6 +73,7 @@ class Hung:
         self.process.send_signal(signal.SIGINT)
 
     def end(self) -> None:
+        self.limit.cancel()
         self.process.kill()
         self.process.communicate()
 
