@@ -170,8 +170,9 @@ class OnnxModel(ForeignModel):
         return self._sessions[key]
 
     def close(self) -> None:
-        """Gives the memory of the sessions back; they are made again when needed."""
+        """Gives the memory of the sessions and of their results back; they are made again when needed."""
         self._sessions.clear()
+        self._blocks.clear()
 
     def use_flushed(self, flush: bool) -> None:
         """Whether subnormal numbers count as zero inside ONNX Runtime, whose threads torch's switch does not reach."""
