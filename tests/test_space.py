@@ -118,6 +118,16 @@ def test_infinite_vectors_are_normalised(dtype: torch.dtype, kind: str) -> None:
     assert where.legal(where.project(wild, anchors), anchors).all()
 
 
+@pytest.mark.parametrize("size", [5e-324, 1e-320, 3e-162, 1e-155, 1e-100, 1.0, 1e150, 1e200, 1.7e308, float("inf")])
+def test_a_vector_of_any_length_becomes_a_unit_vector(size: float) -> None:
+    """Squares of small numbers are subnormal, and have hardly any digits."""
+    where = space(spec("u", 3, kind="unit", dtype=torch.float64))
+    for x in (torch.full((1, 3), size, dtype=torch.float64), torch.tensor([[size, -size, 0.0]], dtype=torch.float64)):
+        batch = where.project({"u": x.clone()}, where.anchors({"u": torch.eye(3, dtype=torch.float64)[:1]}))
+        assert abs(float(batch["u"].norm()) - 1) < 1e-14
+        assert torch.equal(batch["u"].sign(), x.sign())
+
+
 def test_a_unit_vector_keeps_its_digits() -> None:
     where = space(spec("u", 3, kind="unit", dtype=torch.float64))
     v = torch.tensor([[1e-200, 0.6, 0.8]], dtype=torch.float64)

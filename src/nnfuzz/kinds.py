@@ -121,11 +121,12 @@ def _is_simplex(x: Tensor, spec: InputSpec) -> Tensor:
 
 def _unit(x: Tensor, spec: InputSpec) -> Tensor:
     """Euclidean length one along the last axis; a zero vector becomes the first axis direction."""
-    # ±inf becomes the dtype's largest number, and a float64 vector is scaled down first: its squares must not overflow.
+    # ±inf becomes the dtype's largest number, and a float64 vector is scaled first: its squares must neither overflow
+    # nor lose their digits as subnormals.
     wide = x.nan_to_num(0.0).double()
     if x.dtype == torch.float64:
         top = wide.abs().amax(-1, keepdim=True)
-        wide = torch.where(top > 1e150, wide / top, wide)
+        wide = torch.where((top > 1e150) | ((top > 0) & (top < 1e-150)), wide / top, wide)
     norm = wide.norm(dim=-1, keepdim=True)
     axis = torch.zeros_like(wide)
     axis[..., 0] = 1
