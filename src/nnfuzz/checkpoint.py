@@ -78,7 +78,7 @@ def restore(
         novelty.radius = state["radius"]
     if fuzzer.parts.climber is not None:
         fuzzer.parts.climber.load(state.get("climber", {}))
-    fuzzer.resume_clock(state["counters"]["seconds"])
+    fuzzer.clock.resume(state["counters"]["seconds"])
 
 
 def _without_folder(cause: str) -> str:

@@ -23,7 +23,7 @@ def start(fuzzer: Fuzzer, groups: list[SeedGroup]) -> int:
     for group in groups:
         for a in range(0, len(group.index), fuzzer.most_rows):
             part = slice(a, a + fuzzer.most_rows)
-            if a and fuzzer.late():
+            if a and fuzzer.clock.late():
                 break
             failing += _admit(fuzzer, rows(group.batch, part), group.index[part])
     fuzzer.commit([])

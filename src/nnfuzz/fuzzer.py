@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from nnfuzz import gradient
 from nnfuzz.breed import COSTLY_FROM, LEAST_GROUP, Breeder, Brood, copy_rows
+from nnfuzz.clock import Clock
 from nnfuzz.corpus import Corpus
 from nnfuzz.divergence.pool import Pool
 from nnfuzz.examine import Examiner, Hit, hit_distances
@@ -72,6 +73,7 @@ class Parts:
     examiner: Examiner
     stats: Stats
     climber: gradient.Climber | None = None
+    clock: Clock = field(default_factory=Clock)
 
 
 class Fuzzer:
@@ -89,16 +91,13 @@ class Fuzzer:
         self._commit = commit
         self.pool: Pool | None = None
         """Where hits are kept beside the findings."""
-        self.stop_asked = False
-        self.deadline: float | None = None
-        """``elapsed`` at which the run is over; asked within a step too, since one call of a model may take seconds."""
+        self.clock = parts.clock
         self._in_tail = False
-        self._resumed_at, self._before = time.perf_counter(), 0.0
 
     # ------------------------------------------------------------------ the run
 
     def loop(self, limits: Limits, after_batch: Callable[[], None]) -> None:
-        """Steps until a limit, ``stop_asked`` or the first finding; sets ``stats.stopped``."""
+        """Steps until a limit, ``clock.stop_asked`` or the first finding; sets ``stats.stopped``."""
         pages = HugePages()
         with collector_spared():
             while not (reason := self._over(limits)):
@@ -120,10 +119,10 @@ class Fuzzer:
             self._climb(rng)
         mutators = self.parts.breeder.balanced([n for n in names if n != self._climbing], count, rng)
         count = self._within(limits, count)
-        if mutators and count and not self.late() and not (limits.stop_on_first and self.examiner.has_found):
+        if mutators and count and not self.clock.late() and not (limits.stop_on_first and self.examiner.has_found):
             for brood in self.parts.breeder.broods(count, mutators, rng):
                 self.run_brood(brood, objective, rng)
-                if self.late():
+                if self.clock.late():
                     break
         self.commit(self.keeper.make_room())
 
@@ -223,10 +222,6 @@ class Fuzzer:
 
     # ------------------------------------------------------------------ small print
 
-    def ask_to_stop(self) -> None:
-        """The run ends after the batch in hand."""
-        self.stop_asked = True
-
     def run(self, batch: Batch, objective: Objective, most_crashes: int = MOST_CRASHES) -> Guarded:
         """The model on a batch, its time taken."""
         began = time.perf_counter()
@@ -254,8 +249,8 @@ class Fuzzer:
         return count if limits.max_inputs is None else max(0, min(count, limits.max_inputs - self.stats.inputs))
 
     def _over(self, limits: Limits) -> str:
-        self.stats.seconds = self.elapsed()
-        if self.stop_asked:
+        self.stats.seconds = self.clock.elapsed()
+        if self.clock.stop_asked:
             return "interrupted"
         if limits.stop_on_first and self.examiner.has_found:
             return "first-finding"
@@ -265,24 +260,9 @@ class Fuzzer:
             return "max-time"
         return "" if len(self.corpus) else "every seed fails"
 
-    def elapsed(self) -> float:
-        """Seconds of fuzzing, over all sessions of the run."""
-        return self._before + time.perf_counter() - self._resumed_at
-
-    def late(self) -> bool:
-        """Time is up, or somebody asked to stop."""
-        return self.stop_asked or (self.deadline is not None and self.elapsed() >= self.deadline)
-
-    def much_too_late(self) -> bool:
-        """Also beyond the grace that shrinking the last finding is given."""
-        return self.deadline is not None and self.elapsed() >= 1.25 * self.deadline + 1
-
-    def resume_clock(self, seconds: float) -> None:
-        self._before, self._resumed_at = seconds, time.perf_counter()
-
     def commit(self, evicted: list[int]) -> None:
         """One transaction for the batch: new entries and all that resuming needs."""
-        self.stats.seconds = self.elapsed()
+        self.stats.seconds = self.clock.elapsed()
         self.stats.corpus, self.stats.corpus_bytes = len(self.corpus), self.corpus.bytes
         if self.keeper.novelty is not None:
             self.stats.radius = self.keeper.novelty.radius

@@ -16,6 +16,7 @@ import nnfuzz
 from nnfuzz import firstlook, gradient
 from nnfuzz.breed import COSTLY_FROM, Breeder
 from nnfuzz.checkpoint import restore
+from nnfuzz.clock import Clock
 from nnfuzz.corpus import Corpus
 from nnfuzz.coverage import COVERAGES
 from nnfuzz.errors import NnfuzzError
@@ -256,7 +257,7 @@ class Session:
 
     def _loop(self, fuzzer: Fuzzer, store: RunStore | NullStore) -> Run:
         settings, stats = self.settings, fuzzer.stats
-        fuzzer.resume_clock(stats.seconds)
+        fuzzer.clock.resume(stats.seconds)
         saved_at = -1.0
         store.write_stats(stats)  # from now on the run has no end until one is written
 
@@ -270,7 +271,7 @@ class Session:
                 store.append_plot(stats)
 
         limits = Limits(settings.max_inputs, settings.max_seconds, settings.stop_on_first)
-        with stop_on_signal(lambda: fuzzer.stop_asked, fuzzer.ask_to_stop):
+        with stop_on_signal(lambda: fuzzer.clock.stop_asked, fuzzer.clock.stop):
             fuzzer.loop(limits, after_batch)
         check_tried(stats, len(fuzzer.examiner.seeds))
         fuzzer.commit([])
@@ -305,6 +306,8 @@ class Session:
         def reseed(run: int) -> None:
             seed_all(settings.seed + run, target.device)
 
+        clock = Clock()
+        clock.deadline = settings.max_seconds
         examiner = Examiner(
             target=target,
             space=space,
@@ -314,13 +317,14 @@ class Session:
             reseed=reseed,
             enrich=Enricher(self.job, space, settings).enrich,
             announce=self.reporter.finding,
-            elapsed=lambda: 0.0,
+            elapsed=clock.elapsed,
+            late=clock.much_too_late,
             shrink_budget=settings.max_shrink,
             watch_internal=settings.watch == "internal",
             seeds={i: {n: t[r].cpu() for n, t in g.batch.items()} for g in groups for r, i in enumerate(g.index)},
         )
         coverage = None if settings.coverage == "none" else COVERAGES[settings.coverage]()
-        keeper = Keeper(corpus, frontier, coverage, settings.radius, bandit, stats, lambda: 0.0)
+        keeper = Keeper(corpus, frontier, coverage, settings.radius, bandit, stats, clock.elapsed)
         objectives = self.job.objectives()
         climber = None
         if gradient.NAME in bandit.names:
@@ -331,19 +335,16 @@ class Session:
                 slots=min((s.slots for s in traced if s.slots is not None), default=None),
                 allowance=together(s.allowance() for s in traced),
             )  # fmt: skip
-        parts = Parts(target, space, objectives, corpus, frontier, breeder, bandit, keeper, examiner, stats, climber)
-        fuzzer = Fuzzer(
+            climber.late = clock.late
+        parts = Parts(
+            target, space, objectives, corpus, frontier, breeder, bandit, keeper, examiner, stats, climber, clock
+        )
+        return Fuzzer(
             parts,
             seed=settings.seed,
             most_rows=full,
             commit=store.commit if isinstance(store, RunStore) else None,
         )
-        keeper.elapsed = fuzzer.elapsed
-        examiner.elapsed, examiner.late = fuzzer.elapsed, fuzzer.much_too_late
-        fuzzer.deadline = settings.max_seconds
-        if climber is not None:
-            climber.late = fuzzer.late
-        return fuzzer
 
     def _mutators(self, space: InputSpace) -> tuple[Bandit, dict[str, Mutator]]:
         asked = self.settings.mutators

@@ -48,25 +48,25 @@ def look_closer(
         pool.add(finding.seed_index, finding.distance["linf"], candidate_of(finding, pair))
     if run is not None:
         pool.save(run)
-    if job.copies is not None and str(job.settings.as_).startswith("fp16") and not fuzzer.stop_asked:
+    if job.copies is not None and str(job.settings.as_).startswith("fp16") and not fuzzer.clock.stop_asked:
         seeds_of = [{n: t.to(pair.device) for n, t in g.batch.items()} for g in job.seeds.groups]
         pair.b.notes += note(pair, seeds_of, fuzzer.corpus, job.settings.context.get("copy"))
-    if fuzzer.stop_asked or not shown:
+    if fuzzer.clock.stop_asked or not shown:
         return found
     objective: Objective = fuzzer.objectives[0]
-    grace = max(GRACE[0] * fuzzer.elapsed(), GRACE[1])
+    grace = max(GRACE[0] * fuzzer.clock.elapsed(), GRACE[1])
     _begin(job, objective, shown[:MOST_FINDINGS], grace)
     began = time.perf_counter()
 
     def late() -> bool:
-        return bool(fuzzer.stop_asked) or (not job.settings.least and time.perf_counter() - began > grace)
+        return bool(fuzzer.clock.stop_asked) or (not job.settings.least and time.perf_counter() - began > grace)
 
     budget = None if job.settings.least else max(AT_LEAST, int(PART * fuzzer.stats.inputs))
     seeds = {i: {n: t[None].to(pair.device) for n, t in one.items()} for i, one in fuzzer.examiner.seeds.items()}
     found.least = least(pool, seeds, fuzzer.parts.space, failing(pair, objective), len(seeds), budget, late)
     fuzzer.stats.extra_inputs += found.least.tried
     tell(found.least.line() + (f" ({', '.join(found.least.save(run))})" if run is not None else ""))
-    if job.settings.sensitivity and not fuzzer.stop_asked:
+    if job.settings.sensitivity and not fuzzer.clock.stop_asked:
         found.sensitivity = measure(job, objective, pool)
         for line in found.sensitivity.lines():
             tell(line)

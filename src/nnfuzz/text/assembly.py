@@ -9,6 +9,7 @@ import numpy as np
 
 from nnfuzz import gradient
 from nnfuzz.breed import Breeder
+from nnfuzz.clock import Clock
 from nnfuzz.corpus import Corpus
 from nnfuzz.errors import UsageError
 from nnfuzz.findings.finding import Finding
@@ -75,33 +76,34 @@ def assembled(
     def reseed(run: int) -> None:
         seed_all(settings.seed + run, target.device)
 
+    clock = Clock()
+    clock.deadline = settings.max_seconds
     examiner = TextExaminer(
         target=target, space=setup.space, corpus=corpus, stats=stats, sink=Sink(store), reseed=reseed,
         enrich=lambda finding, candidate: document.enrich(finding), announce=reporter.finding,
-        elapsed=lambda: 0.0, shrink_budget=settings.max_shrink,
+        elapsed=clock.elapsed, late=clock.much_too_late, shrink_budget=settings.max_shrink,
         seeds={i: {PROMPT: g.batch[PROMPT][r]} for g in groups for r, i in enumerate(g.index)}, objective=together,
     )  # fmt: skip
     coverage = text_coverage(settings.coverage, target.model)
-    keeper = TextKeeper(corpus, frontier, coverage, settings.radius, bandit, stats, lambda: 0.0)
+    keeper = TextKeeper(corpus, frontier, coverage, settings.radius, bandit, stats, clock.elapsed)
 
     def commit(records: list[Record], state: dict[str, Any], evicted: list[int]) -> None:
         assert isinstance(store, RunStore)
         store.commit(records, {**state, "goals": frontier.to_json()}, evicted)
 
-    parts = Parts(target, setup.space, [together], corpus, frontier, breeder, bandit, keeper, examiner, stats, climber)
+    parts = Parts(
+        target, setup.space, [together], corpus, frontier, breeder, bandit, keeper, examiner, stats, climber, clock
+    )
     examiner.at_once = settings.batch_size or most_rows(settings, setup)
-    fuzzer = Fuzzer(
+    for model in (setup.model, setup.other):
+        if model is not None:
+            model.late = clock.late
+    if climber is not None:
+        climber.late = clock.late
+    return Fuzzer(
         parts, seed=settings.seed, most_rows=examiner.at_once,
         commit=commit if isinstance(store, RunStore) else None,
     )  # fmt: skip
-    keeper.elapsed = examiner.elapsed = fuzzer.elapsed
-    examiner.late, fuzzer.deadline = fuzzer.much_too_late, settings.max_seconds
-    for model in (setup.model, setup.other):
-        if model is not None:
-            model.late = fuzzer.late
-    if climber is not None:
-        climber.late = fuzzer.late
-    return fuzzer
 
 
 def most_rows(settings: TextSettings, setup: Setup) -> int:

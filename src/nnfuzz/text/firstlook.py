@@ -70,7 +70,7 @@ def look_at_seeds(fuzzer: Fuzzer, together: Together, groups: list[SeedGroup]) -
     """Seeds that misbehave are findings, and are mutated all the same: only those that crash stay outside."""
     for group in groups:
         for start in range(0, len(group.index), fuzzer.most_rows):
-            if len(fuzzer.corpus) and fuzzer.late():
+            if len(fuzzer.corpus) and fuzzer.clock.late():
                 break
             part = slice(start, start + fuzzer.most_rows)
             try:

@@ -126,14 +126,14 @@ class TextSession:
 
     def _loop(self, fuzzer: Fuzzer, store: RunStore | NullStore) -> Run:
         stats, sink = fuzzer.stats, Sink(store)
-        fuzzer.resume_clock(stats.seconds)
+        fuzzer.clock.resume(stats.seconds)
         saved_at, target, most = -1.0, self.setup.target, self.settings.max_written
         begun = target.spent
 
         def after_batch() -> None:
             nonlocal saved_at
             if most is not None and target.spent - begun >= most:
-                fuzzer.ask_to_stop()
+                fuzzer.clock.stop()
             self.reporter.update(stats, list(fuzzer.examiner.findings.values()))
             if stats.seconds - saved_at >= 5.0:
                 saved_at = stats.seconds
@@ -141,11 +141,14 @@ class TextSession:
                 store.append_plot(stats)
 
         limits = Limits(self.settings.max_inputs, self.settings.max_seconds, self.settings.stop_on_first)
-        with stop_on_signal(lambda: fuzzer.stop_asked, fuzzer.ask_to_stop):
+        with stop_on_signal(lambda: fuzzer.clock.stop_asked, fuzzer.clock.stop):
             try:
                 fuzzer.loop(limits, after_batch)
             except OutOfTime:  # in the middle of a batch, which is left unjudged
-                stats.seconds, stats.stopped = fuzzer.elapsed(), "interrupted" if fuzzer.stop_asked else "max-time"
+                stats.seconds, stats.stopped = (
+                    fuzzer.clock.elapsed(),
+                    "interrupted" if fuzzer.clock.stop_asked else "max-time",
+                )
         if most is not None and stats.stopped == "interrupted" and target.spent - begun >= most:
             stats.stopped = "max-written"
         check_tried(stats, len(self.setup.prompts), "prompt")
