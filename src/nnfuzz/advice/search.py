@@ -55,6 +55,7 @@ def _short(finding: Finding, job: Job, seconds: float, inputs: int) -> Settings:
     return dataclasses.replace(
         job.settings, job="nan", max_seconds=seconds, max_inputs=inputs, max_shrink=0, eps=None,
         phase="auto" if finding.phase == "backward" else "forward", ranges=_ranges(finding, job), context={},
+        layers=None,  # they are parts of the model, and what was repaired may have none
     )  # fmt: skip
 
 

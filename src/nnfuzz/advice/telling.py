@@ -142,7 +142,7 @@ def told_operation(bad: BadOp, part: str) -> list[str]:
     where = f" at {Path(bad.site.file).name}:{bad.site.line}" if bad.site.file else ""
     if not where and part == "module":
         where = " in a stock module"
-    module = f"{',' if where else ' in'} {part} {bad.site.module}" if bad.site.module else ""
+    module = f"{',' if where else ' in'} {part} {bad.site.part}" if bad.site.module else ""
     phase = "gradient of " if bad.site.phase == "backward" else ""
     what = "raises" if bad.symptom == "exception" else f"{bad.symptom} at {list(bad.index)}"
     kind = "node" if bad.site.node else "operation"

@@ -80,7 +80,7 @@ def _where(finding: Finding) -> str:
     if site is None:
         return ""
     place = f"at `{_plain(site.file)}`, line {site.line}" if site.file else "at no line of user code"
-    module = f", in module `{_plain(site.module)}`" if site.module else ""
+    module = f", in module `{_plain(site.part)}`" if site.module else ""
     if isinstance(node := finding.details.get("node"), Mapping):
         place, module = _node(node), ""
     if site.node and isinstance(node, Mapping):

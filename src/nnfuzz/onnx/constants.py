@@ -18,6 +18,7 @@ from nnfuzz.onnx.attributes import Value
 from nnfuzz.onnx.dtypes import WORKING
 from nnfuzz.onnx.graph import Graph
 from nnfuzz.onnx.ops.shapes import remember
+from nnfuzz.probe.sites import DOT
 
 _SETTINGS = {
     "BatchNormalization": (3, 4), "Clip": (1, 2), "Dropout": (1,), "MelWeightMatrix": (3, 4), "OneHot": (2,),
@@ -62,7 +63,7 @@ def _given_back(graph: Graph) -> Iterator[str]:
 
 def hold(module: nn.Module, label: str, value: Value, *, weight: bool) -> str:
     """Registers a constant on a module under a legal, free form of ``label``, which is returned."""
-    base = label.replace(".", "_") or "constant"
+    base = label.replace(".", DOT) or "constant"
     name, n = base, 2
     while hasattr(module, name):
         name, n = f"{base}_{n}", n + 1

@@ -16,7 +16,7 @@ from nnfuzz.onnx.attributes import Value
 from nnfuzz.onnx.constants import hold, is_weight, place_of, private
 from nnfuzz.onnx.graph import Graph, Node, Spec
 from nnfuzz.onnx.ops import Call, find_operator
-from nnfuzz.probe.sites import speaks
+from nnfuzz.probe.sites import DOT, speaks
 
 UNCONVERTED = torch.float8_e5m2
 """dtype of a node's marker until somebody converts the program: no program is ever converted to it."""
@@ -199,7 +199,7 @@ class Body(nn.Module):
 
     def _free_name(self, node: Node) -> str:
         """A module name for a node: what it is called, which may hold anything but a dot, made unique."""
-        base = node.label.replace(".", "_")
+        base = node.label.replace(".", DOT)
         name, n = base, 2
         while hasattr(self, name) or name in _RESERVED:
             name, n = f"{base}_{n}", n + 1

@@ -6,9 +6,9 @@ only values that outlive its optimisation are taken.
 
 from __future__ import annotations
 
-import fnmatch
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase as fits
 
 import onnx
 from nnfuzz.errors import UsageError
@@ -16,6 +16,7 @@ from nnfuzz.onnx.naming import graphs_of, label_of
 from nnfuzz.onnx.ops import Call
 from nnfuzz.onnx.program import OnnxProgram
 from nnfuzz.onnx.runtime import OnnxModel
+from nnfuzz.probe.sites import DOT
 
 PARAMETRIC = {
     "Conv", "ConvTranspose", "ConvInteger", "QLinearConv", "Gemm", "QGemm", "MatMul", "MatMulInteger", "MatMulNBits",
@@ -63,10 +64,10 @@ def values_by_pattern(model: OnnxModel, program: OnnxProgram | None, patterns: S
     found = [
         Tap(label, value)
         for value, label in names.items()
-        if any(fnmatch.fnmatchcase(value, q) or (value in first and fnmatch.fnmatchcase(label, q)) for q in patterns)
+        if any(fits(value, q) or (value in first and fits(label.replace(DOT, "."), q)) for q in patterns)
     ]
     if not found:
-        some = ", ".join(list(dict.fromkeys(names.values()))[:8]) or "none"
+        some = ", ".join(list(dict.fromkeys(names.values()))[:8]).replace(DOT, ".") or "none"
         raise UsageError(
             f"no node and no value of {model.name} matches --layers {', '.join(patterns)}: the nodes are {some}"
         )

@@ -18,6 +18,10 @@ import torch
 Phase = Literal["forward", "backward"]
 
 
+DOT = "\u2024"
+"""Stands for a dot in the names of modules that are nodes of a graph: torch takes a dot for a way into a module."""
+
+
 @dataclass(frozen=True)
 class Site:
     """One place in the user's program where one operation runs.
@@ -41,6 +45,11 @@ class Site:
     node: str = ""
 
     @property
+    def part(self) -> str:
+        """The module, or the node by the name that its graph gives it, for a reader."""
+        return self.module.replace(DOT, ".")
+
+    @property
     def called(self) -> str:
         """The operation as the user knows it: by the operator of a node, which may be made of several operations."""
         return self.node or self.op
@@ -50,17 +59,17 @@ class Site:
         """Compact name, the same wherever the project lies, in every run: "log@net.py:12:8[head.0]", "…~backward"; of a
         node of a graph "Log@take_log", whichever of its operations it is."""
         if self.node:
-            return f"{self.node}@{self.module}{'~backward' if self.phase == 'backward' else ''}"
+            return f"{self.node}@{self.part}{'~backward' if self.phase == 'backward' else ''}"
         place = "?" if self.file is None else f"{PurePath(self.file).name}:{self.line}"
         column = "" if self.column is None else f":{self.column}"
-        module = f"[{self.module}]" if self.module else ""
+        module = f"[{self.part}]" if self.module else ""
         return f"{self.op}@{place}{column}{module}{'~backward' if self.phase == 'backward' else ''}"
 
     def __str__(self) -> str:
         if self.node:
-            return f"{self.node} (node {self.module}{', backward' if self.phase == 'backward' else ''})"
+            return f"{self.node} (node {self.part}{', backward' if self.phase == 'backward' else ''})"
         place = f"{self.file}:{self.line}" if self.file else "no user code"
-        where = f"{place}, module {self.module}" if self.module else place
+        where = f"{place}, module {self.part}" if self.module else place
         return f"{self.op} ({where}{', backward' if self.phase == 'backward' else ''})"
 
     def backward(self, op: str | None = None) -> "Site":

@@ -81,7 +81,7 @@ def facts(finding: Finding, path: str | Path | None = None) -> dict[str, Any]:
         "seconds": finding.seconds,
         "site": None
         if site is None
-        else {"op": site.called, "module": site.module, "file": site.file, "line": site.line, "source": site.source},
+        else {"op": site.called, "module": site.part, "file": site.file, "line": site.line, "source": site.source},
         "details": finding.details,
         "notes": finding.notes,
     }

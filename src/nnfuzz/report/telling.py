@@ -41,8 +41,8 @@ def where(finding: Finding) -> str:
     if site is None:
         return ""
     if site.node:
-        return f"{site.node}, node {site.module}"
-    inside = f" in {site.module}" if site.module else ""
+        return f"{site.node}, node {site.part}"
+    inside = f" in {site.part}" if site.module else ""
     line = f", {near(site.file)}:{site.line}" if site.file else ""
     return f"{site.op}{inside}{line}"
 
@@ -52,7 +52,7 @@ def place(finding: Finding) -> str:
     site = finding.site
     if site is None:
         return ""
-    spot = f"{site.file.rpartition('/')[2]}:{site.line}" if site.file else site.module
+    spot = f"{site.file.rpartition('/')[2]}:{site.line}" if site.file else site.part
     return f"{site.called} ({spot})" if spot else site.called
 
 
