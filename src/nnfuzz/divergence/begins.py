@@ -157,7 +157,8 @@ class Parting:
         if first is None and self.derived:
             first = first_broken(layers)
             broken = first is not None
-        last, alone = ("", "") if first is not None or by != "correlation" else self._alone(layers, eps)
+        nothing_apart = first is None and (by == "correlation" or not self.derived)
+        last, alone = self._alone(layers, eps) if nothing_apart else ("", "")
         notes = [] if shows or self.deployed else [
             "without ONNX Runtime's optimisation the sides agree, and these values are without it"
         ]  # fmt: skip
@@ -184,7 +185,10 @@ class Parting:
         values, matched = self._usual()[0][0], {m.a for m in self._matches}
         names = list(values)
         rest = names[names.index(layers[-1].value) + 1 :] if layers[-1].value in names else []
-        telling = [n for n in rest if values[n].tensor.numel() >= TELLING and n not in matched]
+        apart = [n for n in rest if n not in matched]
+        if self._matches[0].by == "name":  # what has the same name and no counterpart has another shape
+            return (layers[-1].name, values[apart[0]].layer) if apart else ("", "")
+        telling = [n for n in apart if values[n].tensor.numel() >= TELLING]
         return (layers[-1].name, values[telling[0]].layer) if len(telling) >= WORTH else ("", "")
 
     def _matches_known(self) -> list[Match]:

@@ -81,11 +81,20 @@ class Disagreement(Objective):
                 )
         self._compare(*sides(trace))  # outputs that cannot be compared are refused before the search
         self._usual = axes_apart(a, b)
+        if not callable(self.compare) and (told := self._other_shapes(a, b)):
+            self.remark = "; ".join(filter(None, [self.remark, told]))
         for (name_a, x), (name_b, y) in zip(a.items(), b.items(), strict=False):
             both = self._has(trace, "a", name_a) & self._has(trace, "b", name_b)
             if x.shape == y.shape and bool(both.any()):
                 design = (flat(x).isinf() & (flat(x) == flat(y)))[both.to(x.device)].all(0)
                 self._by_design[0][name_a] = self._by_design[1][name_b] = design
+
+    def _other_shapes(self, a: dict[str, Tensor], b: dict[str, Tensor]) -> str:
+        told = []
+        for (n, x), (m, y), apart in zip(a.items(), b.items(), self._usual or [], strict=False):
+            if apart:
+                told.append(f"{n} {list(x.shape[1:])} of A beside {m} {list(y.shape[1:])} of B")
+        return f"on the seeds outputs have other shapes on either side: {', '.join(told[:3])}" if told else ""
 
     def _seen(self, side: dict[str, Tensor]) -> dict[str, Tensor]:
         """The outputs that are compared; a function is asked about all, of which numbers are told."""

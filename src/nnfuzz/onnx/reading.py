@@ -186,10 +186,16 @@ class _Reader:
     ) -> Seeds:
         """Rows of a graph whose first axis is fixed to k, or that has scalar inputs beside them: every k rows are one
         candidate."""
-        count = len(flat[others[0]]) // k
-        if not count:
+        total = len(flat[others[0]])
+        starts = list(range(0, total - k + 1, k))
+        if not starts:
             raise self._misfit(others[0], flat[others[0]])
-        cut = {n: flat[n][: count * k].reshape(count, k, *flat[n].shape[1:]) for n in others}
+        rest = total % k
+        if rest and not any(extra[n] and len(flat[n]) == len(starts) for n in scalars):
+            starts.append(total - k)  # no row is left out: the last candidate has some of the one before
+            self._note(f"{total} rows do not fill candidates of {k}: the last one shares {k - rest} with that before")
+        count = len(starts)
+        cut = {n: torch.stack([flat[n][i : i + k] for i in starts]) for n in others}
         for n in scalars:
             if extra[n] and len(flat[n]) not in (count, 1):
                 raise UsageError(
@@ -200,7 +206,9 @@ class _Reader:
         if any(self._first(n) for n in others):
             each = "each row of the seeds is a candidate" if k == 1 else f"every {k} rows of the seeds are a candidate"
             self._note(f"the graph fixes its first axis to {k}, so {each}")
-        batch, index = thinned({n: cut[n] for n in form.names}, [i * k for i in range(count)], self.notes)
+        elif scalars:
+            self._note(f"the graph takes one value of {_named(scalars)} for all rows, so each row is a candidate")
+        batch, index = thinned({n: cut[n] for n in form.names}, starts, self.notes)
         return Seeds(form, [SeedGroup(batch, index)], False, self.notes)
 
     def _whole(self, flat: Batch, extra: Mapping[str, int], form: CallForm) -> Seeds:
@@ -273,6 +281,10 @@ def _tensor(name: str, value: Any) -> Tensor:
     if isinstance(value, bool | int | float | np.generic):
         return torch.as_tensor(np.asarray(value)) if isinstance(value, np.generic) else torch.tensor(value)
     raise UsageError(f"the seeds give the input {name!r} a {type(value).__name__}, but a tensor is needed")
+
+
+def _named(names: Sequence[str]) -> str:
+    return ", ".join(repr(n) for n in names[:3]) + (" …" if len(names) > 3 else "")
 
 
 def _listed(specs: Iterable[Spec]) -> str:

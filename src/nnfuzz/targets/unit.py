@@ -44,7 +44,7 @@ def decide(
                 "unit=sample needs seeds with a first axis of candidates (a tensor or dict of tensors), "
                 "but whole candidates were given as a list: stack them, or leave unit at auto"
             )
-        return _whole(call, seeds, "seeds were given as whole candidates", coupled)
+        return _whole(call, seeds, "a candidate is all that the model takes at once", coupled)
     if requested == "sample":
         return _forced_sample(call, seeds, coupled)
     if requested == "batch" or shapes_are_whole:
