@@ -64,7 +64,7 @@ def _by_running(call: Call, seeds: Seeds, coupled: str) -> Plan:
         why = (
             "the model cannot run one row alone"
             if any(s is None for s in singles)
-            else coupled or "the result of a row depends on the others, or there is one result for all of them"
+            else coupled or _of_all(together, size(probe)) or "the result of a row depends on the others"
         )
         return _whole(call, as_whole(seeds, _chunk(seeds)), why, coupled)
     fine = [i for i in range(size(probe)) if _attempt(call, rows(probe, slice(i, i + 1)))[0] is not None]
@@ -109,6 +109,14 @@ def _why_independent(call: Call, batch: Batch, together: Named, singles: list[Na
     again, _ = _attempt(call, batch)
     if again is not None and not agree(together, again):
         return "each row has a result of its own (two calls differ, so values cannot tell)"
+    return ""
+
+
+def _of_all(outputs: Named, count: int) -> str:
+    """Which output is no row for each, in one sentence; "" where all are."""
+    for name, t in outputs.items():
+        if t.dim() == 0 or t.shape[0] != count:
+            return f"the output {name!r} has the shape {list(t.shape)} for {count} rows, so it is one result for all"
     return ""
 
 
