@@ -37,7 +37,7 @@ HERE = Path(__file__).resolve().parent
 
 '''
 _NEEDED = "import numpy as np\nimport onnxruntime  # noqa: F401\nfrom safetensors import safe_open"
-_IMPORTS = ("hashlib", "json", "sys", "traceback")
+_IMPORTS = ("hashlib", "json", "os", "sys", "traceback")
 _WORDS = ("argmax", "topk", "threshold", "allclose", "cosine")
 
 

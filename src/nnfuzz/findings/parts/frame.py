@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import sys
 import traceback
 from collections.abc import Callable
@@ -29,9 +30,12 @@ def main(arguments: list[str]) -> int:
     except ModuleNotFoundError as missing:
         print(f"cannot be tried: {missing}: install it", file=sys.stderr)
         return 2
-    except Exception:
-        traceback.print_exc()
-        print("cannot be tried: this error is not the finding", file=sys.stderr)
+    except Exception as error:
+        if os.environ.get("NNFUZZ_DEBUG"):
+            traceback.print_exc()
+        said = (str(error).strip().splitlines() or ["no message"])[0]
+        print(f"cannot be tried: {type(error).__name__}: {said}", file=sys.stderr)
+        print("this error is not the finding (NNFUZZ_DEBUG=1 shows where it comes from)", file=sys.stderr)
         return 2
     print(f"REPRODUCED: {SYMPTOM}" if fails else f"not reproduced: no {SYMPTOM} this time")
     return 1 if fails else 0
