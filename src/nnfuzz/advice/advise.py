@@ -65,8 +65,10 @@ def advise(case: Case, bad: BadOp | None = None, *, remedies: Sequence[Remedy] |
     if bad is None:
         return []
     budget = _Budget(TRIES)
-    proposals = []
+    proposals: list[Proposal] = []
     for remedy in remedies if remedies is not None else list(remedies_for(bad)):
+        if any(p.id == remedy.instead and p.verified for p in proposals):
+            continue
         proposal = _best_variant(case, bad, remedy, budget)
         if proposal is not None:
             proposals.append(proposal)
@@ -138,13 +140,18 @@ def _repaired(case: Case, repairs: list[Repair], budget: _Budget) -> tuple[list[
     verification = Verification([check])
     if check.passed or bad is None or len(repairs) >= DEPTH or any(same_place(bad.site, r.site) for r in repairs):
         return repairs, verification
+    held: tuple[list[Repair], Verification] | None = None
     for remedy in remedies_for(bad):
         for eps in _variants(remedy, bad):
             if not budget.spend():
-                return repairs, verification
+                break
             further, result = _repaired(case, [*repairs, Repair(bad.site, remedy, eps)], budget)
             if result.checks[-1].passed:
-                return further, result
+                if try_seeds(case, further).passed:
+                    return further, result
+                held = held or (further, result)  # it mends the failing inputs at least: told with what it changes
+    if held is not None:
+        return held
     try_inputs(case, repairs)
     return repairs, verification
 

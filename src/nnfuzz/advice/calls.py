@@ -42,6 +42,7 @@ class TorchCall:
     """One call: its plain name, the function itself, operands in the order of the operation (never reflected).
 
     sites: the failing sites at which it stands.
+    watched, moved: how far, at most, the elements of its operands were moved by what answered it, if that is watched.
     """
 
     name: str
@@ -51,6 +52,8 @@ class TorchCall:
     place: Place
     sites: frozenset[Site] = frozenset()
     swapped: bool = False
+    watched: bool = False
+    moved: float = 0.0
 
     @staticmethod
     def of(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], place: Place) -> TorchCall:
@@ -79,14 +82,28 @@ class TorchCall:
         """The same call with another first operand."""
         if not self.args:
             name = "input" if "input" in self.kwargs else "self"
+            self.note_move(self.kwargs.get(name), first)
             return self.func(**{**self.kwargs, name: first})
         return self.on((first, *self.args[1:]))
 
     def on(self, args: tuple[Any, ...]) -> Any:
         """The same call on other positional operands."""
+        for old, new in zip(self.args, args, strict=False):
+            self.note_move(old, new)
         if self.swapped:
             args = (args[1], args[0], *args[2:])
         return self.func(*args, **self.kwargs)
+
+    def note_move(self, old: Any, new: Any) -> None:
+        """Takes down how far an operand is from the one that the program gave; infinitely where that cannot be told."""
+        if not self.watched or old is new or not isinstance(old, Tensor) or not isinstance(new, Tensor):
+            return
+        try:
+            a, b = old.detach(), new.detach()
+            far = torch.where(a == b, 0.0, (a - b).abs()).max().item() if a.numel() else 0.0
+        except RuntimeError:  # another shape, or a tensor that a function transform holds
+            far = float("inf")
+        self.moved = max(self.moved, float("inf") if far != far else far)
 
 
 KEEP_BYTES = 1 << 30

@@ -14,7 +14,8 @@ from nnfuzz.probe.first_bad import BadOp
 
 
 def _nonnegative(bad: BadOp) -> bool:
-    """Whether the denominator was never below zero where the failure was seen."""
+    """Whether the denominator was never below zero where the failure was seen. Elsewhere it may be: what other inputs
+    say decides whether a guard of one side holds."""
     return all(o.low >= 0 for o in bad.operands if o.name == ("other" if bad.site.op == "div" else "self"))
 
 
@@ -78,7 +79,7 @@ add(Remedy(
     "div.signed", ("div", "reciprocal"), "guard",
     "keep the denominator at least {eps} away from zero, with its sign",
     _signed_guard, code="{0} / torch.where({1}.abs() < {eps}, torch.where({1} < 0, -{eps}, {eps}), {1})", eps=guards,
-    applies=lambda bad: not _nonnegative(bad) and not in_integers(bad),
+    applies=lambda bad: not in_integers(bad), instead="div.guard",
 ))  # fmt: skip
 add(Remedy(
     "div.double_where", ("div",), "guard",

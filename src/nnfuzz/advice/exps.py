@@ -104,12 +104,18 @@ def _tanh(call: TorchCall, here: Here) -> Tensor | None:
     return torch.tanh(x) if x is not None else None
 
 
-def _limit(dtype: torch.dtype) -> float:
-    return math.log(torch.finfo(dtype).max) - _HEADROOM
+def _limit(dtype: torch.dtype, base: float = math.e) -> float:
+    return (math.log(torch.finfo(dtype).max) - _HEADROOM) / math.log(base)
+
+
+def _headroom(dtype: torch.dtype) -> float:
+    """How far below the overflow an argument is changed on purpose. In float16 those are ordinary numbers."""
+    return 0.0 if dtype is torch.float16 else 1.05 * _HEADROOM / math.log(2)
 
 
 def _clamped(call: TorchCall, _: Here) -> Any:
-    return call.again(call.first.clamp(max=_limit(call.first.dtype))) if call.first is not None else None
+    base = 2.0 if call.name == "exp2" else math.e
+    return call.again(call.first.clamp(max=_limit(call.first.dtype, base))) if call.first is not None else None
 
 
 def _clamped_both(call: TorchCall, _: Here) -> Any:
@@ -142,12 +148,17 @@ add(Remedy(
     code="torch.tanh(x)", around=True,
 ))  # fmt: skip
 add(Remedy(
-    "exp.clamp", ("exp", "exp2", "expm1"), "guard",
+    "exp.clamp", ("exp", "expm1"), "guard",
     "keep the argument of exp below the logarithm of the dtype's largest number, with room for sums",
-    _clamped, code="torch.exp({0}.clamp(max=math.log(torch.finfo({0}.dtype).max) - 4))",
+    _clamped, code="torch.exp({0}.clamp(max=math.log(torch.finfo({0}.dtype).max) - 4))", reach=_headroom,
+))  # fmt: skip
+add(Remedy(
+    "exp2.clamp", ("exp2",), "guard",
+    "keep the argument of exp2 below the binary logarithm of the dtype's largest number, with room for sums",
+    _clamped, code="torch.exp2({0}.clamp(max=math.log2(torch.finfo({0}.dtype).max) - 6))", reach=_headroom,
 ))  # fmt: skip
 add(Remedy(
     "sinh.clamp", ("sinh", "cosh"), "guard",
     "keep the argument inside the logarithm of the dtype's largest number", _clamped_both,
-    code="torch.{op}({0}.clamp(-80, 80))",
+    code="torch.{op}({0}.clamp(-80, 80))", reach=_headroom,
 ))  # fmt: skip

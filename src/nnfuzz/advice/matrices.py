@@ -44,5 +44,5 @@ add(Remedy(
     "add a small jitter ({eps} times 1, 2, 3, …) to the diagonal: equal values have no gradient of their vectors; "
     "use svdvals or eigvalsh where only the values are needed",
     _apart, eps=_jitter, phases=("backward",),
-    code="torch.linalg.{op}({0} + {eps} * torch.diag(torch.arange(1, {0}.shape[-1] + 1)))",
+    code="torch.linalg.{op}({0} + {eps} * torch.diag(torch.arange(1, {0}.shape[-1] + 1)))", reach=lambda _: 1e-2,
 ))  # fmt: skip

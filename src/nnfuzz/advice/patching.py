@@ -44,6 +44,7 @@ class Repair:
     names:     torch functions that run the failing operation there.
     reachable: whether any call was seen there at all; none is where the operation runs inside TorchScript.
     fired:     how often it answered a call.
+    watched:   whether ``moved`` is kept: how far at most it has moved an element of an operand.
     """
 
     site: Site
@@ -52,6 +53,8 @@ class Repair:
     names: frozenset[str] = frozenset()
     reachable: bool = True
     fired: int = 0
+    watched: bool = False
+    moved: float = 0.0
 
     def stands_at(self, place: Place, module: str) -> bool:
         """Whether a place is the site's: its line and column; the module only where no user code is known."""
@@ -187,9 +190,11 @@ class _Rewriting(Mode):
         made.sites = frozenset(r.site for r in here)
         for repair in self.repairs:
             if repair in here or repair.remedy.around:
+                made.watched = repair.watched
                 out = repair.remedy.rewrite(made, Here(self.trail, repair.site, repair.eps or 0.0))
                 if out is not None:
                     repair.fired += 1
+                    repair.moved = max(repair.moved, made.moved)
                     return _written_back(made, args, out)
         return made.func(*args, **kwargs)
 

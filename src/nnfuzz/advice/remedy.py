@@ -33,6 +33,8 @@ class Remedy:
     around:  whether it must also see calls other than the failing one (a later one that uses its result).
     phases:  in which pass the failure may show.
     applies: whether it fits this failure at all.
+    reach:   dtype → how far from the edge, besides a few times its number, a guard changes an operand by intention.
+    instead: id of the remedy that is preferred to this one: it is tried where that one does not hold.
     """
 
     id: str
@@ -45,6 +47,8 @@ class Remedy:
     around: bool = False
     phases: tuple[str, ...] = ("forward", "backward")
     applies: Callable[[BadOp], bool] = lambda _: True
+    reach: Callable[[torch.dtype], float] = lambda _: 0.0
+    instead: str = ""
 
     @property
     def rank(self) -> int:

@@ -121,7 +121,9 @@ def _safe_norm(call: TorchCall, here: Here) -> Tensor | None:
     dim = call.arg(2, "dim", default=None)
     keep = bool(call.arg(3, "keepdim", default=False))
     total = x.square().sum() if dim is None else x.square().sum(dim, keepdim=keep)
-    return (total + here.eps).sqrt()
+    inside: Tensor = total + here.eps
+    call.note_move(total, inside)
+    return inside.sqrt()
 
 
 def _exponent(bad: BadOp) -> float | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -25,7 +25,7 @@ SHARES = (0.5, 0.1)
 def search_with(finding: Finding, job: Job, *, seconds: float, inputs: int) -> Callable[[Callable[..., Any]], Found]:
     """A search of the run's kind that starts from the seed and from the failing inputs themselves."""
     settings = _short(finding, job, seconds, inputs)
-    return lambda repaired: _run(settings, repaired, _starts(finding, job, failing=True))
+    return lambda repaired: _run(settings, repaired, starts(finding, job, failing=True))
 
 
 def safe_radius(finding: Finding, job: Job, site: Site, *, seconds: float, inputs: int) -> list[str]:
@@ -37,7 +37,7 @@ def safe_radius(finding: Finding, job: Job, site: Site, *, seconds: float, input
     settings = _short(finding, job, seconds / 2, inputs)
     for share in SHARES:
         try:
-            found = _run(dataclasses.replace(settings, eps=far * share), job.model, _starts(finding, job))
+            found = _run(dataclasses.replace(settings, eps=far * share), job.model, starts(finding, job))
         except NnfuzzError:  # an eps-ball makes no sense for these inputs (masks, one-hot, ids)
             return []
         if not found.inputs:  # the seed itself fails, or time is up: nothing was looked at
@@ -54,20 +54,23 @@ def safe_radius(finding: Finding, job: Job, site: Site, *, seconds: float, input
 def _short(finding: Finding, job: Job, seconds: float, inputs: int) -> Settings:
     return dataclasses.replace(
         job.settings, job="nan", max_seconds=seconds, max_inputs=inputs, max_shrink=0, eps=None,
-        phase="auto" if finding.phase == "backward" else "forward", ranges=_ranges(finding, job), context={},
+        phase="auto" if finding.phase == "backward" else "forward", ranges=ranges_of(finding, job), context={},
         layers=None,  # they are parts of the model, and what was repaired may have none
     )  # fmt: skip
 
 
-def _ranges(finding: Finding, job: Job) -> Any:
-    """Those of the run as it resolved them: the seed alone spans nothing."""
-    recorded = finding.details.get("run", {}).get("ranges", {})
-    if job.settings.ranges is not None or not recorded:
-        return job.settings.ranges
-    return {n: tuple(r) for n, r in recorded.items()}
+def ranges_of(finding: Finding, job: Job) -> Any:
+    """Those of the run as it resolved them, also of inputs for which none was given: the seed alone spans nothing."""
+    recorded, given = finding.details.get("run", {}).get("ranges", {}), job.settings.ranges
+    if not recorded or not (given is None or isinstance(given, Mapping)):
+        return given
+    assert finding.call is not None
+    named = {finding.call.resolve(n, "ranges"): r for n, r in (given or {}).items()}
+    return {n: tuple(r) for n, r in recorded.items()} | named
 
 
-def _starts(finding: Finding, job: Job, *, failing: bool = False) -> Seeds:
+def starts(finding: Finding, job: Job, *, failing: bool = False) -> Seeds:
+    """The finding's seed and, if asked, its failing inputs after it, as candidates of the run."""
     assert finding.call is not None
     whole = finding.details.get("run", {}).get("unit") == "batch"
     given = [finding.seed, finding.inputs] if failing else [finding.seed]

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from nnfuzz.advice.advise import Proposal, advise
 from nnfuzz.advice.graph_words import in_graph_terms
+from nnfuzz.advice.others import other_inputs
 from nnfuzz.advice.remedy import computing_dtype
 from nnfuzz.advice.search import safe_radius, search_with
 from nnfuzz.advice.static import static_warnings
@@ -40,6 +41,8 @@ def told_nonfinite(finding: Finding, job: Job, *, seconds: float, inputs: int, p
         seconds, inputs = 0.0, 0  # a search judges what it finds alone
     case = case_of(finding, side, together)
     case.watch = "outputs" if job.settings.watch == "outputs" else "internal"
+    others = other_inputs(finding, job)
+    case.others = [bound_to(finding, side, values) for values in others]
     if inputs > 0:
         case.search = search_with(finding, job, seconds=seconds, inputs=inputs)
     lines = _head(finding)
@@ -50,15 +53,16 @@ def told_nonfinite(finding: Finding, job: Job, *, seconds: float, inputs: int, p
         said = f"it cannot be looked into: the model raises {type(error).__name__}: {first}"
         return [*lines, "", said, *_facts(finding)]
     if bad is None:
-        told = _nothing_bad(finding, side, run="in its batch" if together is not None else "alone")
-        return [*lines, "", *told, *_facts(finding, besides=told)]
+        told = _nothing_bad(finding, side, together)
+        return [*lines, "", *told, *_facts(finding, besides=[*told, side.second_opinion(finding.inputs)])]
     if finding.blames_no_input:  # what another input would give is of no interest then
         blame = [note for note in finding.notes if NO_BLAME in note]
         return [*lines, "", *told_operation(bad, side.parts), "", *blame, *_facts(finding, besides=blame)]
     proposals = advise(case, bad)
     lines += ["", *told_operation(bad, side.parts), "", *told_remedies(proposals, code=side.parts == "module")]
     if finding.phase == "forward":
-        lines += side.repaired(proposals, computing_dtype(bad), together or finding.inputs, [finding.seed], place)
+        failing = together or finding.inputs
+        lines += side.repaired(proposals, computing_dtype(bad), failing, [finding.seed], place, others)
     if inputs > 0:
         lines += safe_radius(finding, job, bad.site, seconds=seconds, inputs=inputs)
     args, kwargs = case.seeds[0]
@@ -73,15 +77,18 @@ def told_nonfinite(finding: Finding, job: Job, *, seconds: float, inputs: int, p
 
 def case_of(finding: Finding, side: TorchTarget, together: dict[str, Tensor] | None = None) -> Case:
     """The failure as the advice sees it. ``together``: the model input of the batch in which it fails."""
-
-    def bound(values: dict[str, Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        assert finding.call is not None
-        return finding.call.bind({n: t.to(side.device) for n, t in values.items()})
-
-    args, kwargs = bound(together or finding.inputs)
+    args, kwargs = bound_to(finding, side, together or finding.inputs)
     backward = finding.phase == "backward"
     params = [p for p in side.parameters if p.requires_grad] if backward else []
-    return Case(side.model, args, kwargs, backward=backward, params=params, seeds=[bound(finding.seed)])
+    return Case(
+        side.model, args, kwargs, backward=backward, params=params, seeds=[bound_to(finding, side, finding.seed)]
+    )
+
+
+def bound_to(finding: Finding, side: TorchTarget, values: dict[str, Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """A model input as the arguments of the call."""
+    assert finding.call is not None
+    return finding.call.bind({n: t.to(side.device) for n, t in values.items()})
 
 
 def told_disagreement(finding: Finding, job: Job) -> list[str]:
@@ -121,12 +128,15 @@ def _head(finding: Finding) -> list[str]:
     return [*lines, f"{NO_BATCH}: what follows is of the input alone"] if finding.lacks_batch else lines
 
 
-def _nothing_bad(finding: Finding, side: TorchTarget, run: str) -> list[str]:
-    """No operation made something non-finite out of finite numbers: a weight that is not finite, or no failure.
-    ``run``: whether it was "alone"."""
+def _nothing_bad(finding: Finding, side: TorchTarget, together: dict[str, Tensor] | None) -> list[str]:
+    """No operation made something non-finite out of finite numbers: a weight that is not finite, what shows operations
+    is finite where what gives the answers is not, or no failure. ``together``: the batch, where it was run in one."""
+    run = "in its batch" if together is not None else "alone"
     weights = bad_weights(side.model, finding.symptom)
     if weights:
         return weights
+    if told := side.told_apart(together or finding.inputs):
+        return wrap(f"rerun here, {told}", _WIDTH)
     if finding.status == "confirmed":
         return ["rerun here, every operation is finite: the failure does not show in this environment (nnfuzz repro)"]
     seen = str(finding.details.get("bad_op", "")).splitlines()

@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from time import perf_counter
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves
 
+from nnfuzz.advice.agreement import Call, all_finite, gap, nearer_to_truth, outputs_of, tolerance_of
 from nnfuzz.advice.patching import Repair, find_calls, patched
 from nnfuzz.probe.first_bad import BadOp, first_bad
-from nnfuzz.probe.modules import Program, restored_buffers, restored_random_state
 from nnfuzz.probe.raised import raised_at
 from nnfuzz.probe.sites import Site
 
 Program_ = Callable[..., Any]
-NOISE = 16
-"""Differences of at most so many eps count as none: the rounding of a few numbers of the size of one."""
-
 Step = Literal["inputs", "seeds", "search", "plain training", "walk"]
 
-AGREEMENT = 0.6
-"""Seeds must agree within eps(dtype) ** AGREEMENT of the output's size: 7e-5 in float32, 0.016 in float16."""
+WITHIN = 2.5
+"""An operand that a guard moves by at most so many times its number is at the edge itself: there answers may differ."""
+SECONDS = 1.5
+"""Time for one remedy's answers on inputs besides the seeds, once a few have been compared."""
+FEW = 8
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,7 @@ class Case:
     fn, args, kwargs: the program and its failing inputs.
     backward:         whether the failure is one of gradients; `params` are differentiated by as well.
     seeds:            inputs on which the program works, as (args, kwargs).
+    others:           legal inputs besides the seeds; on those on which it works a repaired program must agree, too.
     search:           runs a short search against a (repaired) program; None leaves that step out.
     watch:            "internal" if what vanishes again before the output counts as well.
     plain, walk:      of a training, in the place of seeds and search: whether plain training is as it was, and whether
@@ -52,11 +55,27 @@ class Case:
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     backward: bool = False
     params: Sequence[Tensor] = ()
-    seeds: Sequence[tuple[tuple[Any, ...], Mapping[str, Any]]] = ()
+    seeds: Sequence[Call] = ()
+    others: Sequence[Call] = ()
     search: Callable[[Program_], Found] | None = None
     watch: Literal["outputs", "internal"] = "outputs"
     plain: Callable[[Sequence[Repair]], Check] | None = None
     walk: Callable[[Sequence[Repair]], Check | None] | None = None
+    _before: dict[int, list[Tensor] | None] = field(default_factory=dict, repr=False)
+
+    def outputs(self, call: Call) -> list[Tensor]:
+        """What the program itself gives."""
+        return outputs_of(self.fn, self.fn, call)
+
+    def other_outputs(self, place: int) -> list[Tensor] | None:
+        """The same of one of the other inputs; None where it raises or is not finite."""
+        if place not in self._before:
+            try:
+                given = self.outputs(self.others[place])
+            except Exception:  # legal by range, and still not what the program takes: nothing to compare with
+                given = None
+            self._before[place] = given if given is not None and all_finite(given) else None
+        return self._before[place]
 
     def bad(self, fn: Program_ | None = None, *, backward: bool | None = None) -> BadOp | None:
         """The first bad operation of the program, or of a repaired one, on the failing inputs; where it raises."""
@@ -77,6 +96,8 @@ class Check:
     step: Step
     passed: bool
     text: str
+    places: tuple[int, ...] = ()
+    """Of the seeds' step: which of the case's other inputs agree."""
 
 
 @dataclass
@@ -91,6 +112,11 @@ class Verification:
     def verified(self) -> bool:
         """Every step was taken and passed."""
         return bool(self.checks) and all(c.passed for c in self.checks)
+
+    @property
+    def places(self) -> tuple[int, ...]:
+        """Which of the case's other inputs agree."""
+        return next((c.places for c in self.checks if c.step == "seeds"), ())
 
     @property
     def reason(self) -> str:
@@ -132,27 +158,105 @@ def try_inputs(case: Case, repairs: Sequence[Repair]) -> tuple[Check, BadOp | No
 
 
 def try_seeds(case: Case, repairs: Sequence[Repair]) -> Check:
-    """Step 2: on the seeds the repaired program says what the program said."""
+    """Step 2: on the seeds, and on other legal inputs on which it works, the repaired program says what the program
+    said. At the edge that a guard keeps off, other inputs may differ."""
     if case.plain is not None:
         return case.plain(repairs)
-    if not case.seeds:
-        return Check("seeds", True, "there are no seeds to compare on")
-    repaired, worst, bound = patched(case.fn, repairs), 0.0, 0.0
-    for args, kwargs in case.seeds:
-        before, after = (_outputs(fn, case.fn, args, kwargs) for fn in (case.fn, repaired))
+    repaired = patched(case.fn, repairs)
+    seen = _Compared(case)
+    for call in case.seeds:
+        if why := seen.differs(repaired, call, case.outputs(call)):
+            return Check("seeds", False, f"on the seeds it {why}")
+    start = perf_counter()
+    for place, call in enumerate(case.others):
+        if len(seen.places) >= FEW and perf_counter() - start > SECONDS:
+            break
+        before = case.other_outputs(place)
+        if before is None:
+            continue
+        for repair in repairs:
+            repair.watched, repair.moved = True, 0.0
+        why = seen.differs(repaired, call, before, excused=lambda: _at_edge(repairs, case))
+        for repair in repairs:
+            repair.watched = False
+        if why:
+            return Check("seeds", False, f"on other legal inputs, which do not fail, it {why}")
+        if why is not None:
+            seen.places.append(place)
+    return Check("seeds", True, seen.told(len(case.seeds)), tuple(seen.places))
+
+
+class _Compared:
+    """Answers of a repaired program beside those of the program.
+
+    places: which of the other inputs agree. excused: how many differ where they may, by the reason.
+    """
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+        self.places: list[int] = []
+        self.worst = self.bound = 0.0
+        self.excused: Counter[str] = Counter()
+
+    def differs(
+        self, repaired: Program_, call: Call, before: list[Tensor], excused: Callable[[], bool] | None = None
+    ) -> str | None:
+        """How it differs, "" if it does not; None if it does and may. ``excused``: whether the inputs are at the edge;
+        without it, they must agree."""
+        try:
+            after = outputs_of(repaired, self.case.fn, call)
+        except Exception as error:
+            if excused is None:
+                raise
+            return f"raises {type(error).__name__}"
         if len(before) != len(after):
-            return Check("seeds", False, "on the seeds it returns another number of tensors")
+            return "returns another number of tensors"
+        gaps = []
         for x, y in zip(before, after, strict=True):
             if x.shape != y.shape:
-                return Check("seeds", False, f"on the seeds it returns shape {list(y.shape)}, not {list(x.shape)}")
-            tolerance = torch.finfo(x.dtype).eps ** AGREEMENT
-            here = gap(x, y)
-            bound = max(bound, tolerance)
-            worst = max(worst, here)
-            if not here <= tolerance:
-                said = f"on the seeds it differs by {here:.2g} (relative), more than {tolerance:.2g}"
-                return Check("seeds", False, said)
-    return Check("seeds", True, f"the seeds agree within {worst:.2g} (relative, tolerance {bound:.2g})")
+                return f"returns shape {list(y.shape)}, not {list(x.shape)}"
+            gaps.append((gap(x, y), tolerance_of(x)))
+        here, allowed = max(gaps, key=lambda g: g[0] / g[1], default=(0.0, 1.0))
+        if here <= allowed:
+            self.worst, self.bound = max(self.worst, here), max(self.bound, *(t for _, t in gaps), 0.0)
+            return ""
+        if excused is not None and (reason := self._reason(call, before, after, at_edge=excused())):
+            self.excused[reason] += 1
+            return None
+        return f"differs by {here:.2g} (relative), more than {allowed:.2g}"
+
+    def _reason(self, call: Call, before: list[Tensor], after: list[Tensor], *, at_edge: bool) -> str:
+        """Why other answers are no harm here; "" where they are."""
+        if at_edge:
+            return "at the guarded edge itself"
+        if nearer_to_truth(self.case.fn, call, before, after):
+            return "and are nearer to float64 than before"
+        if self.case.watch == "internal" and first_bad(self.case.fn, *call, watch="internal") is not None:
+            return "where something is not finite inside"
+        return ""
+
+    def told(self, seeds: int) -> str:
+        if not seeds and not self.places:
+            return "there are no seeds to compare on"
+        said = f"{compared(seeds, len(self.places))} within {self.worst:.2g} (relative, tolerance {self.bound:.2g})"
+        return said + "".join(f", {n} more differ {why}" for why, n in self.excused.items())
+
+
+def compared(seeds: int, others: int) -> str:
+    """ "12 seeds and 40 other inputs agree"."""
+    parts = [f"{n} {what}{'s' if n > 1 else ''}" for n, what in ((seeds, "seed"), (others, "other input")) if n]
+    parts[0] = "the seed" if seeds == 1 else parts[0]
+    return f"{' and '.join(parts)} agree{'s' if seeds + others == 1 else ''}"
+
+
+def _at_edge(repairs: Sequence[Repair], case: Case) -> bool:
+    """Whether all that guards did in the last run was done at their edges: they moved operands, none by more than its
+    guard's width."""
+    floating = [t.dtype for t in tree_leaves((case.args, dict(case.kwargs))) if isinstance(t, Tensor)]
+    dtype = next((d for d in floating if d.is_floating_point), torch.float32)
+    guards = [r for r in repairs if r.remedy.kind == "guard"]
+    within = all(r.moved <= WITHIN * (r.eps or 0.0) + r.remedy.reach(dtype) for r in guards)
+    return within and any(r.moved > 0 for r in guards)
 
 
 def try_search(case: Case, repairs: Sequence[Repair]) -> Check | None:
@@ -179,31 +283,3 @@ def gradients_finite(case: Case, repairs: Sequence[Repair]) -> bool | None:
         return case.bad(patched(case.fn, repairs), backward=True) is None
     except Exception:  # not differentiable: no gradients, no verdict
         return None
-
-
-def gap(x: Tensor, y: Tensor) -> float:
-    """Largest difference relative to the element and the typical size of the output; 0 where both are equal."""
-    if not x.numel():
-        return 0.0
-    a, b = x.double(), y.double()
-    finite = a.isfinite()
-    if bool((finite & ~b.isfinite()).any()):
-        return float("inf")
-    # A logarithm of a probability near one has an absolute error of eps, however small it is itself: a better form of
-    # it must not be held against that noise.
-    noise = NOISE * torch.finfo(x.dtype).eps
-    typical = a[finite].square().mean().sqrt() if bool(finite.any()) else torch.zeros(())
-    relative = torch.where(finite & ((a - b).abs() > noise), (a - b).abs() / (a.abs() + typical).clamp(min=1e-30), 0.0)
-    return float(relative.max())
-
-
-def _outputs(run: Program_, fn: Program_, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Tensor]:
-    """Floating outputs of a run that leaves nothing behind, complex ones as pairs; where there are none, the others in
-    float64."""
-    program = Program.of(fn, (*args, *kwargs.values()))
-    copies, named = tree_map(lambda x: x.detach().clone() if isinstance(x, Tensor) else x, (args, dict(kwargs)))
-    with restored_random_state(), restored_buffers(program), torch.enable_grad():
-        outputs = run(*copies, **named)
-    tensors = [t.detach() for t in tree_leaves(outputs) if isinstance(t, Tensor)]
-    tensors = [torch.view_as_real(t.resolve_conj()) if t.is_complex() else t for t in tensors]
-    return [t for t in tensors if t.is_floating_point()] or [t.double() for t in tensors]

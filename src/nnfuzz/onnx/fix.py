@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 import onnx
-from nnfuzz.advice.verify import AGREEMENT, gap
+from nnfuzz.advice.agreement import gap, tolerance_of
+from nnfuzz.advice.verify import compared
 from nnfuzz.onnx.dtypes import onnx_code
 from nnfuzz.onnx.files import open_model
 from nnfuzz.onnx.naming import label_of
@@ -51,12 +52,14 @@ def write_fixed(
     failing: Batch,
     seeds: Sequence[Batch],
     place: Path,
+    others: Sequence[Batch] = (),
 ) -> list[str]:
     """``place/fixed.onnx`` with the first verified remedy that the graph can hold and that ONNX Runtime confirms; the
     lines to be told, which say why where none was written.
 
     Args:
         dtype: in which the failing operation computes. failing, seeds: model inputs by name.
+        others: legal inputs besides; those on which a proposal agreed when it was tried (``places``) are compared.
     """
     reasons = []
     for proposal in proposals:
@@ -64,7 +67,7 @@ def write_fixed(
             continue
         try:
             fixed = rewritten(model, proposal, dtype)
-            fixed.checked = _verified(model, fixed, failing, seeds)
+            fixed.checked = _verified(model, fixed, failing, seeds, [others[i] for i in proposal.verification.places])
             _save(fixed.proto, place / NAME)
         except CannotFix as why:
             reasons.append(f"{proposal.id}: {why}")
@@ -129,7 +132,9 @@ def _names(graph: onnx.GraphProto) -> Iterator[str]:
     yield from (v.name for v in (*graph.input, *graph.initializer))
 
 
-def _verified(model: OnnxModel, fixed: Fixed, failing: Batch, seeds: Sequence[Batch]) -> str:
+def _verified(
+    model: OnnxModel, fixed: Fixed, failing: Batch, seeds: Sequence[Batch], others: Sequence[Batch] = ()
+) -> str:
     """What ONNX Runtime shows of the changed model. Raises ``CannotFix`` where it does not hold."""
     try:
         new = OnnxModel(fixed.proto, model.options)
@@ -139,28 +144,50 @@ def _verified(model: OnnxModel, fixed: Fixed, failing: Batch, seeds: Sequence[Ba
     bad = [n for n, t in outputs.items() if t.is_floating_point() and not bool(t.isfinite().all())]
     if bad:
         raise CannotFix(f"in ONNX Runtime the failing inputs still give non-finite numbers ({', '.join(bad)})")
-    worst, bound, nearer = 0.0, 0.0, 0
+    beside = _Beside(model, new)
     for inputs in seeds:
-        before, after = model.run(inputs), new.run(inputs)
+        beside.compare(inputs, model.run(inputs), "on the seeds")
+    agreeing = sum(beside.compare_finite(inputs) for inputs in others)
+    better = f"; {beside.nearer} differ more, and are nearer to float64 than before" if beside.nearer else ""
+    within = f"within {beside.worst:.2g} (relative, tolerance {beside.bound:.2g})" if beside.bound else "exactly"
+    gives = "give finite outputs" if any(t.is_floating_point() for t in outputs.values()) else "raise no error"
+    return f"the failing inputs {gives}; {compared(len(seeds), agreeing)} {within}{better}"
+
+
+class _Beside:
+    """Answers of the changed model beside those of the model; ``nearer``: how many outputs differ for the better."""
+
+    def __init__(self, model: OnnxModel, new: OnnxModel) -> None:
+        self._model, self._new = model, new
+        self.worst, self.bound, self.nearer = 0.0, 0.0, 0
+
+    def compare_finite(self, inputs: Batch) -> bool:
+        """The same for inputs that nobody has run: those that fail, or that the model refuses, say nothing."""
+        try:
+            before = self._model.run(inputs)
+        except Exception:
+            return False
+        if any(t.is_floating_point() and not bool(t.isfinite().all()) for t in before.values()):
+            return False
+        self.compare(inputs, before, "on other legal inputs, which do not fail,")
+        return True
+
+    def compare(self, inputs: Batch, before: Batch, where: str) -> None:
+        """Raises ``CannotFix`` where an output is another one. ``before``: what the model gives."""
+        after = self._new.run(inputs)
         for name, x in before.items():
             if not any(t.is_floating_point() for t in before.values()) and not torch.equal(x, after[name]):
-                raise CannotFix(f"in ONNX Runtime it changes {name} on the seeds")
+                raise CannotFix(f"in ONNX Runtime it changes {name} {where.rstrip(',')}")
             if not x.is_floating_point() or not x.numel():
                 continue
-            allowed = torch.finfo(x.dtype).eps ** AGREEMENT
-            here = gap(x, after[name])
-            bound = max(bound, allowed)
+            allowed, here = tolerance_of(x), gap(x, after[name])
+            self.bound = max(self.bound, allowed)
             if here <= allowed:
-                worst = max(worst, here)
-            elif _nearer_to_truth(model, inputs, name, x, after[name]):
-                nearer += 1
+                self.worst = max(self.worst, here)
+            elif _nearer_to_truth(self._model, inputs, name, x, after[name]):
+                self.nearer += 1
             else:
-                raise CannotFix(f"in ONNX Runtime it changes {name} on the seeds by {here:.2g} (relative)")
-    agreeing = "the seed agrees" if len(seeds) == 1 else f"{len(seeds)} seeds agree"
-    better = f"; {nearer} differ more, and are nearer to float64 than before" if nearer else ""
-    within = f"within {worst:.2g} (relative, tolerance {bound:.2g})" if bound else "exactly"
-    gives = "give finite outputs" if any(t.is_floating_point() for t in outputs.values()) else "raise no error"
-    return f"the failing inputs {gives}; {agreeing} {within}{better}"
+                raise CannotFix(f"in ONNX Runtime it changes {name} {where} by {here:.2g} (relative)")
 
 
 def _nearer_to_truth(model: OnnxModel, inputs: Batch, name: str, before: Tensor, after: Tensor) -> bool:

@@ -319,14 +319,34 @@ class OnnxTarget(TorchTarget):
         }
         return {"node": about}
 
+    def told_apart(self, inputs: Batch) -> str:
+        if self.program is None or not self.second_opinion(inputs):
+            return ""
+        kinds = {n: _kinds_of(t) for n, t in self.call(inputs).items() if not_finite(t)}
+        if not kinds:
+            return ""
+        theirs = ", ".join(f"{kind} in {n}" for n, kind in kinds.items())
+        return (
+            f"ONNX Runtime gives {theirs}; the interpreter, which computes with torch, is finite on this input, so no "
+            "operation can be named"
+        )
+
     def repaired(
-        self, proposals: Sequence[Any], dtype: torch.dtype, failing: Batch, seeds: Sequence[Batch], place: Path
+        self,
+        proposals: Sequence[Any],
+        dtype: torch.dtype,
+        failing: Batch,
+        seeds: Sequence[Batch],
+        place: Path,
+        others: Sequence[Batch] = (),
     ) -> list[str]:
         from nnfuzz.onnx.fix import write_fixed
 
         if self.program is None or not (place / "finding.json").is_file():
             return []
-        return write_fixed(self.onnx, proposals, dtype, failing, [*seeds, *self._seeds_of_run(place)], place)
+        of_run = self._seeds_of_run(place)
+        own = [s for s in seeds if not any(_same_input(s, r) for r in of_run)]  # the finding's is mostly one of them
+        return write_fixed(self.onnx, proposals, dtype, failing, [*own, *of_run], place, others)
 
     def _seeds_of_run(self, place: Path) -> list[Batch]:
         """A few of the seeds that the run kept beside its findings, as model inputs."""
@@ -442,6 +462,16 @@ class _Value:
 
     bytes: int
     by_candidate: bool
+
+
+def _same_input(a: Batch, b: Batch) -> bool:
+    return a.keys() == b.keys() and all(_same(t, b[n]) for n, t in a.items())
+
+
+def _kinds_of(t: Tensor) -> str:
+    """ "-inf", "nan and +inf": what is not finite in a tensor."""
+    kinds = {"nan": t.isnan(), "+inf": t.isposinf(), "-inf": t.isneginf()}
+    return " and ".join(kind for kind, where in kinds.items() if bool(where.any()))
 
 
 def interpreter_of(onnx: OnnxModel) -> tuple[OnnxProgram | None, list[str]]:

@@ -180,8 +180,19 @@ class TorchTarget(Target):
         """Whether what shows operations contradicts what gives the answers, where these are two; "" if not."""
         return ""
 
+    def told_apart(self, inputs: Batch) -> str:
+        """What either gives where, on a model input, what gives the answers fails and what shows operations does not;
+        "" elsewhere."""
+        return ""
+
     def repaired(
-        self, proposals: Sequence[Any], dtype: torch.dtype, failing: Batch, seeds: Sequence[Batch], place: Path
+        self,
+        proposals: Sequence[Any],
+        dtype: torch.dtype,
+        failing: Batch,
+        seeds: Sequence[Batch],
+        place: Path,
+        others: Sequence[Batch] = (),
     ) -> list[str]:
         """Writes a repaired model into a finding's directory, where the model is a file; tells of it in lines."""
         return []
