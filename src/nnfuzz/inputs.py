@@ -13,6 +13,7 @@ from nnfuzz.callform import CallForm
 from nnfuzz.errors import UsageError
 from nnfuzz.kinds import ALIASES, KINDS
 from nnfuzz.seeds import Seeds
+from nnfuzz.settings import at_least
 from nnfuzz.space import Batch, FreeDim, InputSpace, InputSpec
 
 Ranges = Mapping[str, Any] | tuple[float, float] | None
@@ -107,8 +108,8 @@ def _spec(
         raise UsageError(f"the input {name!r} of kind {kind} needs {need}, but one candidate has shape {shape}")
     if not fixed:
         _check_inside(name, examples, low, high, choices, kind, source)
-    if eps is not None and not (0 < eps < float("inf")):
-        raise UsageError(f"eps for {name!r} is {eps}, but it is the radius of a ball: give a positive number")
+    if eps is not None and not (at_least(0, eps) and 0 < eps < float("inf")):
+        raise UsageError(f"eps for {name!r} is {eps!r}, but it is the radius of a ball: give a positive number")
     fixed = fixed or (dtype == torch.bool and eps is not None and eps < 1)  # the other value is 1 away
     return InputSpec(
         name=name,

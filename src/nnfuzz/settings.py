@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from numbers import Real
 from typing import Any
 
 import torch
@@ -68,16 +69,21 @@ class Settings:
             if getattr(self, name) not in legal:
                 raise UsageError(f"{name} is {getattr(self, name)!r}, but it is one of {', '.join(legal)}")
         for name in ("max_inputs", "max_seconds", "batch_size"):
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise UsageError(f"{name} is {value}, but it is a limit: give a positive number, or leave it out")
-        if self.radius is not None and not self.radius >= 0:
-            raise UsageError(f"radius is {self.radius}, but it is a distance: give a number from 0 up")
+            check_limit(name, getattr(self, name))
+        if self.radius is not None and not at_least(0, self.radius):
+            raise UsageError(f"radius is {self.radius!r}, but it is a distance: give a number from 0 up")
         if not isinstance(self.seed, int) or not 0 <= self.seed <= MOST_SEED:
             raise UsageError(f"seed is {self.seed!r}, but it is a whole number from 0 to 2^62")
         for name in ("max_corpus", "max_corpus_bytes"):
-            if getattr(self, name) < 64:
-                raise UsageError(f"{name} is {getattr(self, name)}, but a corpus needs room: give at least 64")
+            if not at_least(64, getattr(self, name)):
+                raise UsageError(f"{name} is {getattr(self, name)!r}, but a corpus needs room: give at least 64")
+        if not at_least(0, self.max_shrink):
+            raise UsageError(f"max_shrink is {self.max_shrink!r}, but it is a number of inputs: give one from 0 up")
+        pair = self.tolerance if isinstance(self.tolerance, tuple | list) else ()
+        if len(pair) != 2 or not all(at_least(0, part) for part in pair):
+            raise UsageError(
+                f"tolerance is {self.tolerance!r}, but it is a pair of numbers from 0 up: give (absolute, relative)"
+            )
 
     def to_json(self) -> dict[str, Any]:
         data = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("ranges", "context")}
@@ -102,6 +108,17 @@ class Settings:
         values["ranges"] = _ranges_from_json(values.get("ranges"))
         values["tolerance"] = tuple(values.get("tolerance", (1e-5, 1e-4)))
         return Settings(**values)
+
+
+def at_least(least: float, value: Any) -> bool:
+    """Whether it is a number, and no smaller; NaN and text are not."""
+    return isinstance(value, Real) and bool(value >= least)  # type: ignore[operator]
+
+
+def check_limit(name: str, value: Any) -> None:
+    """Raises ``UsageError`` unless it is a positive number or None."""
+    if value is not None and not (at_least(0, value) and value != 0):
+        raise UsageError(f"{name} is {value!r}, but it is a limit: give a positive number, or leave it out")
 
 
 _CHOICES = {
