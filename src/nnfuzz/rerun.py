@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from nnfuzz.callform import CallForm
 from nnfuzz.errors import Unsupported, UsageError
 from nnfuzz.findings.batch import as_taken, take_ways
 from nnfuzz.findings.companions import confirm_in, failing_in, judge_in, with_row
@@ -26,10 +28,13 @@ from nnfuzz.loading.models import given_model
 from nnfuzz.objectives.base import Cause
 from nnfuzz.objectives.compare import COMPARISONS
 from nnfuzz.seeds import SeedGroup, Seeds
-from nnfuzz.settings import Settings
+from nnfuzz.settings import Settings, at_least
 from nnfuzz.space import Batch, size
 from nnfuzz.targets import PairTarget, Trace
 from nnfuzz.targets.precision import QuantizedLayer
+
+NOWHERE = Path("/", "nnfuzz", "no", "directory")
+"""Stands for the directory of a finding that was never saved."""
 
 
 @dataclass
@@ -41,20 +46,29 @@ class ReproResult:
     lines: list[str] = field(default_factory=list)
 
 
-def repro(finding_dir: str | Path, model: Any = None, model_b: Any = None) -> ReproResult:
-    """Runs a saved finding in the real model. ``model`` is needed when the run was started in Python."""
-    if is_training(finding_dir):
+def repro(finding: str | Path | Finding, model: Any = None, model_b: Any = None) -> ReproResult:
+    """Runs a finding again in the real model.
+
+    Args:
+        finding: its directory, or a ``Finding``; of ``nnfuzz train``, ``nnfuzz text`` and ``nnfuzz crash`` the
+            directory alone.
+        model, model_b: needed when the run was started in Python; from the command line they are loaded by name.
+
+    Raises:
+        UsageError: what is missing, in one sentence.
+    """
+    if not isinstance(finding, Finding) and is_training(finding):
         from nnfuzz.training import again as training
 
-        return training.repro(finding_dir, model)
-    finding = load_finding(Path(finding_dir))
+        return training.repro(finding, model)
+    finding, place = _opened(finding)
     if _is_text(finding):
         from nnfuzz.text import again
 
-        return again.repro(finding_dir, model, model_b)
+        return again.repro(_saved(finding, place), model, model_b)
     if finding.symptom == "crash":
-        return _repro_crash(Path(finding_dir), finding)
-    job = job_of(finding, finding_dir, model, model_b)
+        return _repro_crash(_saved(finding, place), finding)
+    job = job_of(finding, place, model, model_b)
     with job.target_session():
         prepare(job, finding)
         objective = _objective_of(job, finding)
@@ -86,11 +100,40 @@ def _told_of_batch(finding: Finding, beside: Confirmation | None, alone: Confirm
     return lines
 
 
+def checked_place(given: Any) -> Path:
+    """A finding's directory as a path. Raises ``UsageError`` for what names none."""
+    if isinstance(given, str | os.PathLike):
+        return Path(given)
+    raise UsageError(
+        f"a {type(given).__name__} was given, but a finding is needed: give its directory, such as RUN/findings/F0001, "
+        "or one of run.findings"
+    )
+
+
+def _opened(given: str | Path | Finding) -> tuple[Finding, Path]:
+    """A finding and where it lies; ``NOWHERE`` for one in memory."""
+    if not isinstance(given, Finding):
+        place = checked_place(given)
+        return load_finding(place), place
+    saved = given.place is not None and (given.place / "finding.json").is_file()
+    return given, given.place if saved and given.place is not None else NOWHERE
+
+
+def _saved(finding: Finding, place: Path) -> Path:
+    """The directory of what can be rerun from its directory alone."""
+    if place == NOWHERE:
+        raise UsageError(
+            f"{finding.id} ({finding.symptom}) is rerun from what was saved of it: give its directory, such as "
+            f"RUN/findings/{finding.id}"
+        )
+    return place
+
+
 def is_training(finding_dir: str | Path) -> bool:
     """Whether a directory holds a finding of ``nnfuzz train``, which other code reruns."""
     from nnfuzz.store_files import from_json
 
-    path = Path(finding_dir) / "finding.json"
+    path = checked_place(finding_dir) / "finding.json"
     return path.is_file() and from_json(path).get("kind") == "training"
 
 
@@ -112,23 +155,31 @@ def reseed(run: int) -> None:
     torch.manual_seed(run)
 
 
-def shrink(finding_dir: str | Path, model: Any = None, model_b: Any = None, max_inputs: int = 20_000) -> Any:
-    """Shrinks a saved finding further and saves it in place; returns it. It only ever gets nearer to its seed.
+def shrink(finding: str | Path | Finding, model: Any = None, model_b: Any = None, max_inputs: int = 20_000) -> Any:
+    """Shrinks a finding further and saves it in place; returns it. It only ever gets nearer to its seed.
 
-    A finding of ``nnfuzz train`` (then ``model`` is the program's file) loses training steps instead, ``max_inputs`` of
-    them are spent on it, and a ``TrainingFinding`` is returned."""
-    if is_training(finding_dir):
+    A ``Finding`` is changed itself, and saved too where its run has a directory. One in memory knows the ranges of its
+    run, but no other limit to what is legal (kinds, a constraint). A finding of ``nnfuzz train`` (its directory; then
+    ``model`` is the program's file) loses training steps instead, ``max_inputs`` of them are spent on it, and a
+    ``TrainingFinding`` is returned.
+
+    Raises:
+        UsageError: what is missing, in one sentence.
+    """
+    if max_inputs is None or not at_least(0, max_inputs):
+        raise UsageError(f"max_inputs is {max_inputs!r}, but it is a limit: give a number from 0 up")
+    if not isinstance(finding, Finding) and is_training(finding):
         from nnfuzz.training import again as training
 
-        return training.shrink(finding_dir, model, max_inputs)
-    finding = load_finding(Path(finding_dir))
+        return training.shrink(finding, model, max_inputs)
+    finding, place = _opened(finding)
     if _is_text(finding):
         from nnfuzz.text import again
 
-        return again.shrink(finding_dir, model, model_b, max_inputs)
+        return again.shrink(_saved(finding, place), model, model_b, max_inputs)
     if finding.lacks_batch:
         raise UsageError(f"{finding.id} cannot be shrunk: {NO_BATCH}")
-    job = job_of(finding, finding_dir, model, model_b)
+    job = job_of(finding, place, model, model_b)
     if any(finding.inputs[n].shape != finding.seed[n].shape for n in finding.inputs):
         raise UsageError("the finding has other shapes than its seed, and such findings cannot be shrunk yet")
     if finding.is_its_seed:
@@ -173,6 +224,9 @@ def shrink(finding_dir: str | Path, model: Any = None, model_b: Any = None, max_
             finding.notes = [note for note in told if not note.startswith(STOPPED_EARLY)]
         same = after is None or all(torch.equal(small[n], candidate[n]) for n in small)
         if after is not None:
+            finding.severity = after.severity
+            others = {k: v for k, v in finding.details.items() if k not in before.details}
+            finding.details = others | after.details
             finding.inputs = {n: t.cpu().clone() for n, t in job.target.model_input(small).items()}
             finding.distance = distance(finding.inputs, finding.seed)
             if saved is not None:
@@ -183,8 +237,8 @@ def shrink(finding_dir: str | Path, model: Any = None, model_b: Any = None, max_
     if changed := changed_since(finding, job, by_name=model is None and model_b is None):
         finding.notes.append(f"when it was shrunk, {changed}")
         finding.details["run"]["fingerprint"] = job.fingerprint
-    if not same or changed or finding.notes != told:
-        finding.save(Path(finding_dir))
+    if place != NOWHERE and (not same or changed or finding.notes != told):
+        finding.save(place)
     return finding
 
 
@@ -227,15 +281,23 @@ def job_of(finding: Finding, place: str | Path, model: Any, model_b: Any) -> Job
         )
     run = finding.details.get("run", {})
     settings = _settings_of(finding, Path(place))
-    a = given_model(model, run, "model") or model_by_name(run, "model", place)
+    named = finding.id if Path(place) == NOWHERE else place
+    a = given_model(model, run, "model") or model_by_name(run, "model", named)
     needs_b = settings.job == "diff" and settings.as_ is None
-    b = given_model(model_b, run, "model_b") or (model_by_name(run, "model_b", place) if needs_b else None)
+    b = given_model(model_b, run, "model_b") or (model_by_name(run, "model_b", named) if needs_b else None)
     assert finding.call is not None
-    whole = run.get("unit") == "batch"
-    batch = {n: (t[None] if whole else t) for n, t in finding.seed.items()}
-    job = make_job(settings, a, b, Seeds(finding.call, [SeedGroup(batch, [0])], not whole))
+    job = make_job(settings, a, b, _seeds_of(finding, finding.call, settings))
     job.found_in = Path(place)
     return job
+
+
+def _seeds_of(finding: Finding, call: CallForm, settings: Settings) -> Seeds:
+    """The finding's seed in the form in which its run took seeds."""
+    if settings.job == "rows":  # a candidate is made of rows, and rows are what that job takes
+        return Seeds(call, [SeedGroup(finding.seed, list(range(size(finding.seed))))], True)
+    whole = finding.details.get("run", {}).get("unit") == "batch"
+    batch = {n: (t[None] if whole else t) for n, t in finding.seed.items()}
+    return Seeds(call, [SeedGroup(batch, [0])], not whole)
 
 
 def prepare(job: Job, finding: Finding) -> None:

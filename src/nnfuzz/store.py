@@ -120,7 +120,9 @@ class RunStore:
             (self.path / "findings").mkdir(exist_ok=True)
         context = self.manifest.get("context")
         started_in = context.get("cwd") if isinstance(context, dict) else None
-        return save_finding(finding, self.path / "findings" / checked_id(finding.id), cwd=started_in)
+        place = save_finding(finding, self.path / "findings" / checked_id(finding.id), cwd=started_in)
+        finding.place = place.resolve()
+        return place
 
     def findings(self) -> list[Finding]:
         """All findings, loaded in full, in order of id."""

@@ -9,10 +9,9 @@ from nnfuzz.advice.telling import told_disagreement, told_nonfinite, told_other
 from nnfuzz.errors import UsageError
 from nnfuzz.findings.finding import Finding
 from nnfuzz.findings.save import load_finding
-from nnfuzz.rerun import changed_since, is_training, job_of, prepare
+from nnfuzz.rerun import NOWHERE, changed_since, checked_place, is_training, job_of, prepare
+from nnfuzz.settings import at_least
 
-_NOWHERE = Path("/", "nnfuzz", "no", "directory")
-"""Stands for the directory of a finding that was never saved."""
 _TOLD_BY_ITSELF = ("fuzz", "rows")
 """Jobs whose findings hold all that can be said: only the user's objective knows what is wrong."""
 
@@ -30,11 +29,16 @@ def explain(
     Raises:
         UsageError: what is missing, in one sentence.
     """
+    for name, limit in (("seconds", seconds), ("inputs", inputs)):
+        if not at_least(0, limit):
+            raise UsageError(f"{name} is {limit!r}, but it is a limit of each search: give a number from 0 up")
+    if not isinstance(finding, Finding):
+        finding = checked_place(finding)
     if not isinstance(finding, Finding) and is_training(finding):
         from nnfuzz.advice.training import explain_training
 
         return explain_training(finding, model)
-    place = _NOWHERE if isinstance(finding, Finding) else Path(finding)
+    place = NOWHERE if isinstance(finding, Finding) else Path(finding)
     if not isinstance(finding, Finding):
         finding = load_finding(place)
     if finding.details.get("run", {}).get("job") in _TOLD_BY_ITSELF:

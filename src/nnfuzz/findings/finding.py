@@ -50,6 +50,7 @@ class Finding:
         notes: sentences for the reader.
         call: how ``inputs`` are passed to the model.
         batch: where it fails in its batch only, the smallest that was found; None where none is known.
+        place: its directory in the run that saved it, or the one it was read from; None where it lies in memory alone.
     """
 
     id: str
@@ -73,6 +74,7 @@ class Finding:
     notes: list[str] = field(default_factory=list)
     call: CallForm | None = None
     batch: InBatch | None = None
+    place: Path | None = field(default=None, compare=False, repr=False)
 
     @property
     def confirmed(self) -> bool:

@@ -127,7 +127,7 @@ def load_finding(directory: str | Path, damaged: list[str] | None = None) -> Fin
             damaged.append(str(error))
             facts[field] = {}
     site, call = _part(document, "site", read_site, path), _part(document, "call", CallForm.from_json, path)
-    finding = Finding(**facts, site=site, call=call)
+    finding = Finding(**facts, site=site, call=call, place=directory.resolve())
     if document.get("batch") is not None:
         finding.batch = _batch(document, directory, finding, damaged)
     return finding

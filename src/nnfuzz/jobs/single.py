@@ -126,7 +126,7 @@ class RowsJob(Job):
 
     def prepare(self) -> None:
         self.rowwise = RowwiseTarget(self.side)
-        self.seeds = self.rowwise.groups_of_rows(self.given)
+        self.seeds = self.rowwise.groups_of_rows(self.given, self.model)
 
     def check(self, space: InputSpace) -> None:
         """There is nothing to choose: rows are run together and alone."""

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
+from typing import Any
+
 import torch
 from torch import Tensor
 
+from nnfuzz.findings.told_cause import SIDES_OF_ROWS
 from nnfuzz.objectives.base import OBJECTIVES, Cause, Objective, Verdict, told_outputs
 from nnfuzz.space import Batch, size
 from nnfuzz.targets.base import Trace
@@ -36,28 +41,48 @@ class RowsDiffer(Objective):
         worst, keys = self._excess(trace, size(batch))
         which = "train() and eval()" if int(keys[0]) else "its batch and alone"
         row = int(worst[0].argmax())
-        details = {"row": row, "times the tolerance": float(worst[0, row]), "atol": self.atol, "rtol": self.rtol}
-        return Cause("rows", f"a row differs between {which}", severity=float(worst[0, row]), details=details)
+        times = float(worst[0, row])
+        details: dict[str, Any] = {"row": row}
+        if math.isfinite(times):  # NaN against a number is no multiple of anything, nor is one label against another
+            details["times the tolerance"] = times
+        details |= self._shown(trace, "training" if int(keys[0]) else "alone", row)
+        details |= {"atol": self.atol, "rtol": self.rtol}
+        severity = times if math.isfinite(times) else None
+        return Cause("rows", f"a row differs between {which}", severity=severity, details=details)
+
+    def _shown(self, trace: Trace, way: str, row: int) -> dict[str, Any]:
+        """The two values of one candidate's row that are farthest apart, by the way in which each came about."""
+        pairs = [(x[0, row], y[0, row], g[0, row]) for w, x, y, g in self._compared(trace, 1) if w == way]
+        x, y, gap = max(pairs, key=lambda pair: float(pair[2].max()))
+        at = int(gap.argmax())
+        return dict(zip(SIDES_OF_ROWS[way], (x[at].item(), y[at].item()), strict=True))
 
     def _excess(self, trace: Trace, count: int) -> tuple[Tensor, Tensor]:
         """``(batch, rows)``: the difference in units of the tolerance; and 1 where train() is the worse case."""
         found: dict[str, Tensor] = {}
-        named = {n: t for n, t in trace.outputs.items() if t.numel()}
-        for other in ("alone", "training"):
-            for name, t in named.items():
-                twin = named.get(f"{other}.{name.removeprefix('together.')}")
-                if not name.startswith("together.") or twin is None:
-                    continue
-                row = self._gap(_flat_rows(t), _flat_rows(twin)).amax(2)
-                both = [rows_that_have(trace.present, trace.outputs, n, count)
-                        for n in (name, f"{other}.{name.removeprefix('together.')}")]  # fmt: skip
-                row[~(both[0] & both[1]).to(row.device)] = 0  # nothing is compared with nothing
-                found[other] = torch.maximum(found[other], row) if other in found else row
+        for other, _, _, gap in self._compared(trace, count):
+            row = gap.amax(2)
+            found[other] = torch.maximum(found[other], row) if other in found else row
         if not found:
             return torch.zeros(count, 1, dtype=torch.float64), torch.zeros(count, dtype=torch.long)
         alone = found["alone"]
         training = found.get("training", torch.zeros_like(alone))
         return torch.maximum(alone, training), (training.amax(1) > alone.amax(1)).long()
+
+    def _compared(self, trace: Trace, count: int) -> Iterator[tuple[str, Tensor, Tensor, Tensor]]:
+        """The other way, what an output is together and that way, and their gap, each ``(batch, rows, d)``."""
+        named = {n: t for n, t in trace.outputs.items() if t.numel()}
+        for other in SIDES_OF_ROWS:
+            for name, t in named.items():
+                twin = named.get(f"{other}.{name.removeprefix('together.')}")
+                if not name.startswith("together.") or twin is None:
+                    continue
+                x, y = _flat_rows(t), _flat_rows(twin)
+                gap = self._gap(x, y)
+                both = [rows_that_have(trace.present, trace.outputs, n, count)
+                        for n in (name, f"{other}.{name.removeprefix('together.')}")]  # fmt: skip
+                gap[~(both[0] & both[1]).to(gap.device)] = 0  # nothing is compared with nothing
+                yield other, x, y, gap
 
     def _gap(self, x: Tensor, y: Tensor) -> Tensor:
         """In units of the tolerance; of numbers that are no measurements (labels, tokens) infinite or none."""
@@ -66,7 +91,7 @@ class RowsDiffer(Objective):
         x, y = x.double(), y.double()
         scale = x.abs().nan_to_num(0.0, 0.0, 0.0).amax((1, 2), keepdim=True)
         gap = (x - y).abs() / (self.atol + self.rtol * scale)
-        return torch.where(x.isfinite() == y.isfinite(), gap.nan_to_num(0.0), torch.inf)
+        return torch.where(x.isfinite() == y.isfinite(), gap.nan_to_num(0.0, torch.inf), torch.inf)
 
 
 def _flat_rows(t: Tensor) -> Tensor:

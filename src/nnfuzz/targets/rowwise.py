@@ -10,11 +10,18 @@ from nnfuzz.seeds import SeedGroup, Seeds
 from nnfuzz.space import Batch, size
 from nnfuzz.targets.base import Target, Trace, Want
 from nnfuzz.targets.drive import Named
+from nnfuzz.targets.foreign import ForeignModel
 from nnfuzz.targets.taps import reachable_modules
 from nnfuzz.targets.torch import TorchTarget
 
 ROWS = 6
 """Rows of one candidate: enough for one outlier to spoil others, few enough to be run one by one."""
+
+_TRIED = (1, 2, 3, 4, 5, 8, 16, 32, 64, 128, 256)
+"""Numbers of rows for which a graph may be fixed."""
+_CANNOT = (
+    "so that its rows cannot be run both together and alone: export it with a dynamic first axis (a batch of any size)"
+)
 
 DIFFERENT_BY_DESIGN = (nn.modules.dropout._DropoutNd, nn.modules.batchnorm._NormBase)
 
@@ -33,13 +40,18 @@ class RowwiseTarget(Target):
         self.notes: list[str] = []
         self._training_twin = self._can_train()
 
-    def groups_of_rows(self, seeds: Seeds) -> Seeds:
-        """Seeds as small batches: neighbours together, short of rows repeated."""
+    def groups_of_rows(self, seeds: Seeds, model: object = None) -> Seeds:
+        """Seeds as small batches: neighbours together, short of rows repeated.
+
+        Args:
+            model: as it was given; one of another runtime declares which sizes it fixes.
+
+        Raises:
+            UsageError: the seeds or the model have no rows that can be run together and alone.
+            ModelFailure: the model raises on them.
+        """
         if not seeds.stacked:
-            raise UsageError(
-                "check rows needs seeds with a first axis of rows (a tensor or dict of tensors), "
-                "but whole candidates were given as a list: stack them"
-            )
+            raise UsageError(_no_rows(seeds, model))
         (group,) = seeds.groups
         total = size(group.batch)
         index = [
@@ -51,8 +63,30 @@ class RowwiseTarget(Target):
         except UsageError:
             raise
         except Exception as error:
-            raise ModelFailure(f"the model fails on its own seeds: {type(error).__name__}: {error}") from error
+            told = f"{type(error).__name__}: {error}"
+            taken = self._rows_taken(group.batch)
+            if taken is None:
+                raise ModelFailure(f"the model fails on its own seeds: {told}") from error
+            if taken == ROWS:
+                other = "each of them alone" + " or in training mode" * self._training_twin
+                raise ModelFailure(f"the model runs {ROWS} rows together, but not {other}: {told}") from error
+            raise UsageError(
+                f"the model runs {taken} row{'s' * (taken != 1)} of the seeds at a time but not {ROWS} ({told}), "
+                f"{_CANNOT}"
+            ) from error
         return Seeds(seeds.form, [SeedGroup(batch, [group.index[r[0]] for r in index])], False, seeds.notes)
+
+    def _rows_taken(self, rows: Batch) -> int | None:
+        """How many rows the model runs at a time, ``ROWS`` if it can be; None where no number was found."""
+        total = size(rows)
+        for count in (ROWS, *(n for n in _TRIED if n != ROWS and n <= total), total):
+            try:
+                index = torch.arange(count) % total
+                self.side.call({n: t[index].to(self.device) for n, t in rows.items()})
+            except Exception:  # that it fails is the answer
+                continue
+            return count
+        return None
 
     def run(self, batch: Batch, want: Want) -> Trace:
         count = size(batch)
@@ -101,3 +135,22 @@ class RowwiseTarget(Target):
                 f"train() is not compared with eval(): {type(active[0]).__name__} is different there by design"
             )
         return not active
+
+
+def _no_rows(seeds: Seeds, model: object) -> str:
+    """Why seeds that are whole candidates cannot be taken apart into rows."""
+    first = seeds.groups[0].batch
+    if isinstance(model, ForeignModel):
+        for spec in model.inputs:
+            if spec.name in first and spec.shape and isinstance(spec.shape[0], int):
+                return f"{model.name} fixes the first axis of its input {spec.name!r} to {spec.shape[0]}, {_CANNOT}"
+    needed = "check rows needs one first axis of rows that all inputs share"
+    single = [n for n, t in first.items() if t.dim() == 1]
+    if single and len(single) < len(first):
+        return f"{needed}, but {single[0]!r} is one number for all rows, which is not supported"
+    if seeds.uneven:
+        return f"{needed}, but the seeds give them different lengths ({seeds.uneven}): give as many rows of each"
+    return (
+        f"{needed}, but the seeds are whole candidates, in a list or along one more axis in front: stack them "
+        "into one array for each input, whose first axis counts rows"
+    )
