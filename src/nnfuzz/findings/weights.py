@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from nnfuzz.findings.finding import NO_BLAME
 from nnfuzz.probe.modules import Program
+from nnfuzz.probe.sites import DOT
 
 MOST = 3
 """Weights that are named one by one."""
@@ -73,7 +74,7 @@ def _name(module: nn.Module, kind: str, path: str, key: str, readers: dict[str, 
     shared: dict[str, str] = getattr(module, "_shared", {})
     if call is not None or key in shared.values():
         names = call.inputs if call is not None else [n for n, place in shared.items() if place == key]
-        name = next((n for n in names if n == key), next((n for n in names if n.replace(".", "_") == key), names[0]))
+        name = next((n for n in names if n == key), next((n for n in names if n.replace(".", DOT) == key), names[0]))
         nodes = [call.label] if call is not None else readers.get(name, [])
         read = f", read by node{'s' if len(nodes) > 1 else ''} {', '.join(nodes[:MOST])}," if nodes else ""
         return f"the initializer '{name}'{read}"

@@ -19,6 +19,7 @@ from nnfuzz.objectives.base import differences
 from nnfuzz.onnx.axes import Axes, find_axes, holds
 from nnfuzz.onnx.coupling import coupling
 from nnfuzz.onnx.coupling_seen import interacts
+from nnfuzz.onnx.dtypes import STRING
 from nnfuzz.onnx.graph import Graph, read_graph
 from nnfuzz.onnx.program import OnnxProgram
 from nnfuzz.onnx.reaching import Reached, reaching, read_by, told_node, told_outputs
@@ -84,6 +85,9 @@ class OnnxTarget(TorchTarget):
             for n in onnx.proto.graph.node
         )
         self.notes += trouble
+        texts = [s.name for s in onnx.outputs if s.code == STRING]
+        if texts:
+            self.notes.append(f"{self.name}: text is not looked at: output{'s' * (len(texts) > 1)} {', '.join(texts)}")
         self.chunk = 0
         """Rows that one call of ONNX Runtime takes; 0 for no limit."""
         self._ragged = False
