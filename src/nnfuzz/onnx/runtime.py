@@ -121,7 +121,10 @@ class OnnxModel(ForeignModel):
         starts = range(0, count, at_once)
         together = Together(count, at_once, self._blocks)
         for i in starts:
-            if not together.take(*self._told({n: a[i : i + at_once] for n, a in feeds.items()}, extra)):
+            part = {n: a[i : i + at_once] for n, a in feeds.items()}
+            if (place := together.place()) and self._written(part, extra, place):
+                together.written()
+            elif not together.take(*self._told(part, extra)):
                 return None
         return together.results()
 
@@ -247,6 +250,21 @@ class OnnxModel(ForeignModel):
             raise
         except Exception as error:
             raise OnnxRuntimeError(self._said(error, names, feeds, extra)) from error
+
+    def _written(self, feeds: Mapping[str, Any], extra: Sequence[str], place: Mapping[str, np.ndarray]) -> bool:
+        """Has ONNX Runtime write its results to these arrays. False where it does not (results of another shape, an
+        error): asking for them shows why."""
+        session = self.session(extra)
+        binding = session.io_binding()
+        try:
+            for name, array in feeds.items():
+                binding.bind_cpu_input(name, array)
+            for name, array in place.items():
+                binding.bind_output(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
+            session.run_with_iobinding(binding, self._run_options)
+        except Exception:
+            return False
+        return True
 
     def _results(self, session: Any, names: Sequence[str], feeds: Mapping[str, Any]) -> list[Any]:
         if any(s.dtype in _NO_NUMPY for s in self.outputs):

@@ -15,6 +15,8 @@ from nnfuzz.memory import Reused
 WAITING = 1 << 20
 """Bytes of results that may wait: less is put in place after the last call, since whatever happens between two calls
 slows the next; more would have left the caches by then."""
+LARGE_PART = 256 << 10
+"""Bytes of a part's results from which on ONNX Runtime had better write them where they belong."""
 
 
 class Together:
@@ -45,9 +47,22 @@ class Together:
                 return False
             self._bytes += a.nbytes
         self._waiting.append(part)
-        if self._bytes >= WAITING:
+        large = len(self._waiting) == 1 and self._bytes >= LARGE_PART
+        if large or self._bytes >= WAITING:
             self._place()
         return True
+
+    def place(self) -> dict[str, np.ndarray]:
+        """Where the next part's results belong, by name; {} where they are to be taken: of the first part, whose
+        shapes nobody knows, and of small ones."""
+        end = min(self.count, self._placed + self.at_once)
+        places = {name: whole[self._placed : end] for name, whole in self.whole.items()}
+        large = sum(a.nbytes for a in places.values()) >= LARGE_PART
+        return places if large and not self._waiting else {}
+
+    def written(self) -> None:
+        """The next part's results are where ``place`` said."""
+        self._placed = min(self.count, self._placed + self.at_once)
 
     def results(self) -> dict[str, Tensor]:
         """All of them by name, (count, …)."""
