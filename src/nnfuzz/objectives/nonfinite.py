@@ -69,17 +69,12 @@ class NonFinite(Objective):
         hits = keys = score = None
         for name, t in _watched(trace).items():
             values = self._without_design(name, flat(t))
-            # Two reductions tell both how large a row gets and, since NaN passes through them, whether it is finite.
-            if values.shape[1]:
-                least, most = values.amin(1), values.amax(1)
-            else:
-                least = most = values.new_zeros(len(values))
-            largest = torch.maximum(most, -least)
+            least, largest = _extent(values, probable=name in self._probabilities)
             bad = ~largest.isfinite()
             bits = bad.long() << self._bit(name)
             hits = bad if hits is None else hits | bad
             keys = bits if keys is None else keys | bits
-            near = self._nearness(name, values, least, largest)
+            near = self._nearness(name, values.dtype, least, largest)
             score = near if score is None else torch.maximum(score, near)
         if hits is None or keys is None:
             hits = torch.zeros(size(batch), dtype=torch.bool)
@@ -121,23 +116,31 @@ class NonFinite(Objective):
             return values
         return values.masked_fill(design & values.isinf(), 0)
 
-    def _nearness(self, name: str, values: Tensor, least: Tensor, largest: Tensor) -> Tensor:
+    def _nearness(self, name: str, dtype: torch.dtype, least: Tensor, largest: Tensor) -> Tensor:
         """How far the magnitudes are, in powers of two, toward the dtype's largest number (1.0), or, for
         probabilities, toward its smallest (1.0)."""
-        info = torch.finfo(values.dtype)
+        info = torch.finfo(dtype)
         big = largest.float().clamp_(min=1e-30).log2_().mul_(1 / math.log2(info.max))
         if name not in self._probabilities:
             return big
-        if not bool((least > 0).all()):
-            least = _least_positive(values)
         return torch.maximum(big, least.float().log2_().mul_(1 / math.log2(info.smallest_normal)))
 
 
-def _least_positive(values: Tensor) -> Tensor:
-    """(rows, d) → (rows,): the smallest number above 0 in each row, 1 where there is none."""
-    step = max(1, PIECE_BYTES // max(1, values[:1].nbytes))
-    # One vectorised pass; ``where`` on a mask of few zeros takes ten times as long.
-    return torch.cat([threshold(part, 0.0, 1.0).amin(1) for part in values.split(step)])
+def _extent(values: Tensor, *, probable: bool) -> tuple[Tensor, Tensor]:
+    """(rows, d) → (rows,) twice: the least number of each row (of what is ``probable`` the least above 0, 1 where there
+    is none) and the largest magnitude, which is not finite where any number of the row is not."""
+    if not values.shape[1]:
+        return values.new_zeros(len(values)), values.new_zeros(len(values))
+    step = max(1, PIECE_BYTES // max(1, values[:1].nbytes)) if values.device.type == "cpu" else max(1, len(values))
+    ends = []
+    for part in values.split(step):
+        least, most = part.amin(1), part.amax(1)
+        largest = torch.maximum(most, -least)
+        if probable and not bool((least > 0).all()):
+            # One vectorised pass; ``where`` on a mask of few zeros takes ten times as long.
+            least = threshold(part, 0.0, 1.0).amin(1)
+        ends.append((least, largest))
+    return ends[0] if len(ends) == 1 else (torch.cat([a for a, _ in ends]), torch.cat([b for _, b in ends]))
 
 
 def _watched(trace: Trace) -> dict[str, Tensor]:
