@@ -169,8 +169,10 @@ def test_a_fixed_first_axis_cuts_the_rows(count: int, k: int) -> None:
             loaded.read_seeds(x)
         return
     seeds = loaded.read_seeds(x)
-    assert torch.equal(seeds.groups[0].batch["x"].reshape(-1, 6), x[: count // k * k])
-    assert seeds.groups[0].batch["x"].shape[1:] == (k, 6)
+    candidates = seeds.groups[0].batch["x"]
+    assert candidates.shape == (-(-count // k), k, 6)
+    assert torch.equal(candidates[: count // k].reshape(-1, 6), x[: count // k * k])
+    assert torch.equal(candidates[-1], x[count - k :])  # no row is lost
 
 
 def test_scalars_stand_beside_every_candidate() -> None:
