@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from nnfuzz.corpus import Bucket, Corpus
-from nnfuzz.memory import room
+from nnfuzz.memory import PIECE_BYTES, room
 from nnfuzz.mutators import Bandit, Context, Mutator
 from nnfuzz.mutators.pool import shared_pool
 from nnfuzz.schedule import Schedule
@@ -22,9 +22,6 @@ SHAPES = 4
 COSTLY_FROM = 512
 COSTLY_SHARE = 32
 """In batches of at least ``COSTLY_FROM`` rows a costly mutator's group is this part of the batch."""
-PIECE_BYTES = 2 << 20
-"""A group of large inputs is made in pieces of about this size: a mutator passes over its rows many times, and what
-stays in a core's own cache costs a fraction of what comes from memory."""
 
 
 @dataclass

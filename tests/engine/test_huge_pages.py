@@ -7,7 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
+import nnfuzz
 from nnfuzz import huge_pages
 from nnfuzz.huge_pages import HUGE, HugePages, collapse, mappings
 from nnfuzz.memory import LARGE, Reused
@@ -102,3 +104,13 @@ def test_memory_is_given_again_only_when_nobody_holds_it() -> None:
     assert again.ctypes.data == place
     assert again.dtype == np.float64
     assert reused.get((3, 2), np.dtype(np.int32)).shape == (3, 2)
+
+
+def test_a_run_moves_its_memory_when_it_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
+    moved: list[int] = []
+    monkeypatch.setattr(huge_pages, "collapse", lambda: moved.append(1))
+    nnfuzz.find_nans(torch.nn.Linear(4, 2), torch.rand(3, 4), max_inputs=300)
+    assert not moved, "this run is too short"
+    monkeypatch.setattr(huge_pages, "FIRST", 0.0)
+    nnfuzz.find_nans(torch.nn.Linear(4, 2), torch.rand(3, 4), max_inputs=300)
+    assert moved

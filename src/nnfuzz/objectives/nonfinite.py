@@ -9,14 +9,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import threshold
 
+from nnfuzz.memory import PIECE_BYTES
 from nnfuzz.objectives.base import OBJECTIVES, Cause, Objective, Verdict, flat, floating, told_outputs
 from nnfuzz.space import Batch, size
 from nnfuzz.targets.base import Trace, Want
 
 MOST = 3
 """Outputs that are named one by one."""
-PIECE_BYTES = 2 << 20
-"""Of values that are gone through at a time: what fits into a core's own cache."""
 
 
 @OBJECTIVES.register("nonfinite")

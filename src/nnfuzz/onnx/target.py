@@ -21,6 +21,7 @@ from nnfuzz.onnx.coupling import coupling
 from nnfuzz.onnx.coupling_seen import interacts
 from nnfuzz.onnx.dtypes import STRING
 from nnfuzz.onnx.graph import Graph, read_graph
+from nnfuzz.onnx.kept import same, with_kept
 from nnfuzz.onnx.program import OnnxProgram
 from nnfuzz.onnx.reaching import Reached, reaching, read_by, told_node, told_outputs
 from nnfuzz.onnx.runtime import OnnxModel
@@ -43,8 +44,6 @@ TRACED_BYTES = 256 << 20
 TRACED, NODE_BYTES = 16, 512 << 10
 """Processor time of the interpreter with gradients and distances, in plain candidates of ONNX Runtime: measured on the
 models of ``benchmarks/onnx_speed.py``, where it is right within a factor of two."""
-SEEDS_CHECKED = 32
-"""Seeds of a run on which a repaired graph is compared with the original."""
 COMPARED = 4
 """Seeds on which the interpreter is compared with ONNX Runtime."""
 
@@ -348,25 +347,8 @@ class OnnxTarget(TorchTarget):
 
         if self.program is None or not (place / "finding.json").is_file():
             return []
-        of_run = self._seeds_of_run(place)
-        own = [s for s in seeds if not any(_same_input(s, r) for r in of_run)]  # the finding's is mostly one of them
-        return write_fixed(self.onnx, proposals, dtype, failing, [*own, *of_run], place, others)
-
-    def _seeds_of_run(self, place: Path) -> list[Batch]:
-        """A few of the seeds that the run kept beside its findings, as model inputs."""
-        from nnfuzz.store_files import from_json
-        from nnfuzz.store_seeds import load_seed_groups
-
-        run = place.resolve().parent.parent
-        try:
-            kept = load_seed_groups(run, from_json(run / "run.json"))
-        except (NnfuzzError, OSError):  # a finding that was copied away from its run
-            return []
-        some = [(group.batch, i) for group in kept.groups for i in range(len(group.index))][:SEEDS_CHECKED]
-        rows_apart = kept.stacked and self.unit == "sample"
-        if kept.stacked and not rows_apart:
-            return [kept.groups[0].batch]
-        return [{n: t[i : i + 1] if rows_apart else t[i] for n, t in batch.items()} for batch, i in some]
+        known = with_kept(list(seeds), place, self.unit)
+        return write_fixed(self.onnx, proposals, dtype, failing, known, place, others)
 
     # ------------------------------------------------------------------ before the run
 
@@ -411,7 +393,7 @@ class OnnxTarget(TorchTarget):
         finally:
             self.layer_taps = before
         fine = all(t.is_floating_point() and t.dim() and len(t) == size(some) for t in trace.layers.values())
-        return fine and (plain is None or all(_same(trace.outputs[n], t) for n, t in plain.items()))
+        return fine and (plain is None or all(same(trace.outputs[n], t) for n, t in plain.items()))
 
     def _survey(self, some: Batch) -> dict[str, _Value]:
         """What is known of the values inside, from one run: of the interpreter, or, of a black box, of ONNX Runtime."""
@@ -468,10 +450,6 @@ class _Value:
     by_candidate: bool
 
 
-def _same_input(a: Batch, b: Batch) -> bool:
-    return a.keys() == b.keys() and all(_same(t, b[n]) for n, t in a.items())
-
-
 def _kinds_of(t: Tensor) -> str:
     """ "-inf", "nan and +inf": what is not finite in a tensor."""
     kinds = {"nan": t.isnan(), "+inf": t.isposinf(), "-inf": t.isneginf()}
@@ -509,11 +487,6 @@ def said_of(t: Tensor) -> str:
     if bool(t.isnan().any()):
         return "NaN"
     return "an infinity" if t.is_complex() else "plus infinity" if bool(t.isposinf().any()) else "minus infinity"
-
-
-def _same(x: Tensor, y: Tensor) -> bool:
-    """Bit for bit, NaN at equal places."""
-    return x.shape == y.shape and x.dtype == y.dtype and torch.equal(x.nan_to_num(), y.nan_to_num())
 
 
 def _gap(mine: Named, theirs: Named) -> str:

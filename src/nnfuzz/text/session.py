@@ -145,10 +145,8 @@ class TextSession:
             try:
                 fuzzer.loop(limits, after_batch)
             except OutOfTime:  # in the middle of a batch, which is left unjudged
-                stats.seconds, stats.stopped = (
-                    fuzzer.clock.elapsed(),
-                    "interrupted" if fuzzer.clock.stop_asked else "max-time",
-                )
+                stats.seconds = fuzzer.clock.elapsed()
+                stats.stopped = "interrupted" if fuzzer.clock.stop_asked else "max-time"
         if most is not None and stats.stopped == "interrupted" and target.spent - begun >= most:
             stats.stopped = "max-written"
         check_tried(stats, len(self.setup.prompts), "prompt")
